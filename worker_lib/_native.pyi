@@ -102,6 +102,12 @@ class Engine:
     def finish(self, complete_to: int, slice_ns: int) -> bool: ...
     def resume(self, socket: Socket, admission: Admission, lost: bool = False) -> bool:
         """Takes the socket as the constructor does. Raises `OSError`; the socket can then be used again."""
+    def suspend(self) -> int:
+        """The lowest packet number whose RESULT is missing."""
+    def move(self, socket: Socket, admission: Admission, first: int) -> bool:
+        """Takes the socket as the constructor does. Raises `OSError`; the socket can then be used again.
+        Raises `ValueError` for a P, K or packet number that cannot be."""
+    recovering: Final[bool]
     def request_pause(self) -> None: ...
     pause_requested: Final[bool]
     def set_pause_eventfd(self, descriptor: int) -> None: ...

@@ -166,6 +166,8 @@ class Membership:
         switch_link: name of the UNIX socket where workers of the switch's own host attach; empty for none.
         base, slots, words: the slot range, P and K.
         first_seq: sequence number of packet number 0.
+        first_packet: the first packet number on this switch; more than 0 after a failover.
+        standby: the controller has another switch that could take the job.
         policy: the job's skip policy.
         worker_bit: this rank's bit in the switch.
         senders: how many send to the same slots of that switch: ranks, and switches below it.
@@ -191,6 +193,8 @@ class Membership:
     slots: int
     words: int
     first_seq: int
+    first_packet: int
+    standby: bool
     policy: SkipPolicy
     worker_bit: int
     senders: int
@@ -262,6 +266,12 @@ class Membership:
         return self._renewed(
             self._ask("proceed", {"token": self.token, "address": address, "port": port}, timeout)
         )
+
+    def replay(self, lowest: int, address: str, port: int, timeout: float) -> Membership:
+        """Says that the switch is gone, and which RESULT this rank lacks; waits for the others, for `timeout`
+        seconds. Returns the membership on another switch. Raises as `attach` does."""
+        body = {"token": self.token, "lowest": lowest, "address": address, "port": port}
+        return self._renewed(self._ask("replay", body, timeout))
 
     def _renewed(self, answer: dict[str, Any]) -> Membership:
         return _field(
@@ -499,6 +509,8 @@ def _membership(
         slots=int(answer["slots"]),
         words=int(answer["words"]),
         first_seq=int(answer["first_seq"]),
+        first_packet=int(answer.get("first_packet", 0)),
+        standby=bool(answer.get("standby", False)),
         policy=SkipPolicy(
             int(policy["block"]),
             bool(policy["dense"]),

@@ -4,6 +4,7 @@
                                         End(cause)              the session has ended
                                         FailFrom(begun, completed, loss)  later collectives cannot complete
                                         Change()                freeze, progress, finish, proceed
+                                        GoOver()                to another switch
                                         RequestPause()          rank 0: ask all ranks to change
                                         SetPolicy(word)         rank 0: the policy of plans from now on
                                         None                    nothing
@@ -144,6 +145,11 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
+class GoOver:
+    """The switch is gone: suspend, replay."""
+
+
+@dataclass(frozen=True, slots=True)
 class RequestPause:
     """Ask all ranks, by the next plan, to change after that collective."""
 
@@ -155,7 +161,7 @@ class SetPolicy:
     word: int
 
 
-Effect = End | FailFrom | Change | RequestPause | SetPolicy
+Effect = End | FailFrom | Change | GoOver | RequestPause | SetPolicy
 
 
 class MembershipStateMachine:
@@ -187,7 +193,7 @@ class MembershipStateMachine:
         """
         kind, job = event.get("event"), event.get("job", self.generation.job)
         try:
-            if kind in ("lost", "left", "pause") and job != self.generation.job:
+            if kind in ("lost", "left", "pause", "failover") and job != self.generation.job:
                 if kind == "lost" and self._own_place in _places(event["ranks"]):
                     return self._on_lost(_places(event["ranks"]), str(event["why"]))
                 if job not in self._past:
@@ -200,6 +206,8 @@ class MembershipStateMachine:
                     why = str(event.get("why") or "")
                     counts = event.get("begun"), event.get("completed")
                     return self._on_left(_places(event["ranks"]), *counts, why)
+                case "failover":
+                    return None if self._lost else GoOver()
                 case "switch":
                     return End(Gone(f"job {self.name!r} has lost its slots: {event['why']}"))
                 case "evicted":

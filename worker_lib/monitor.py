@@ -1,9 +1,10 @@
 """The membership monitor of a session: heartbeats, the controller's events, changes of membership.
 
     member stream --reader thread--> events -+                          +--> engine: abort, fail_from,
-                                             +--> monitor thread -------+    freeze, finish, resume
-    engine: "all ranks have paused" ---------+    (membership machine)  +--> controller: attach,
-    native thread: heartbeats                                                progress, proceed
+                                             +--> monitor thread -------+    freeze, finish, resume,
+    engine: "all ranks have paused" ---------+    (membership machine)  |    suspend, move
+    native thread: heartbeats                                           +--> controller: attach,
+                                                                             progress, proceed, replay
 
 `worker_lib/membership.py` decides what an event means. A thread that waits in a collective does so in the
 engine, without the interpreter's lock, so it comes back as soon as the engine has been told.
@@ -21,6 +22,7 @@ import queue
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from switchagg.errors import AdmissionError, SwitchError
@@ -33,6 +35,7 @@ from worker_lib.membership import (
     FailFrom,
     Generation,
     Gone,
+    GoOver,
     Loss,
     MembershipStateMachine,
     OnLoss,
@@ -106,7 +109,7 @@ class MembershipMonitor:
         self._engine = engine
         self._asked = transport
         self._address = address
-        self._change_wanted = False
+        self._change_wanted = self._failover_wanted = False
         self._offer: BoundSocket | None = None  # the controller was told its address
         self._closing = threading.Event()
         self._dropped = False
@@ -138,8 +141,15 @@ class MembershipMonitor:
             self._thread.join(_END_SECONDS)
 
     def lose_switch(self) -> None:
-        """Ends the session: the switch sends nothing, and its port refuses packets. From any thread."""
+        """The switch sends nothing and its port refuses packets: goes to another one, or ends the session.
+
+        From any thread.
+        """
         member = self.member
+        if member.standby:
+            self._events.put((self._stream_number, {"event": "failover", "job": member.job}))
+            self._wake()
+            return
         where = f"{member.switch_address}:{member.switch_port}"
         self._end(Gone(f"the switch of job {member.name!r} at {where} is gone: its port refuses packets"))
 
@@ -194,8 +204,13 @@ class MembershipMonitor:
             while not self._closing.is_set() and self.over is None:
                 os.eventfd_read(self._wakeup)
                 self._take_events()
-                while (self._change_wanted or self._engine.halted) and not self._ended():
-                    self._change()
+                while not self._ended():
+                    if self._failover_wanted:
+                        self._go_over()
+                    elif self._change_wanted or self._engine.halted:
+                        self._change()
+                    else:
+                        break
                     self._take_events()
         except Exception as error:  # a session whose monitor is dead must not wait for it
             self._end(Gone(f"the session's monitor failed: {error!r}"))
@@ -238,8 +253,11 @@ class MembershipMonitor:
             case End(cause):
                 self._end(cause)
             case Change():
-                self._change_wanted = True
+                # Of a rank that is lost together with its switch, nothing can be sent again.
+                self._change_wanted, self._failover_wanted = True, False
                 self._engine.freeze()
+            case GoOver():
+                self._failover_wanted = True
             case RequestPause():
                 self._engine.request_pause()
             case SetPolicy(word):
@@ -279,7 +297,7 @@ class MembershipMonitor:
                 return None
             until = time.monotonic() + pause
             while time.monotonic() < until and not self._closing.wait(_PORT_CHECK):
-                if self._engine.stats()["refused"] > refused:
+                if self._engine.stats()["refused"] > refused and not self.member.standby:
                     return self._end(
                         Gone(
                             f"the switch of job {self.member.name!r} is gone: its port refuses packets and "
@@ -294,6 +312,9 @@ class MembershipMonitor:
         if member.job == self.member.job:
             self.member = member
             self._start_heartbeats()
+        elif self._offer is not None and self._failover_wanted:  # the answer to `replay` was lost on its way
+            self._failover_wanted = False
+            self._move(member)
         elif self._offer is not None:  # the answer to `proceed` was lost on its way
             self._change_wanted = False
             self._resume(member)
@@ -319,7 +340,11 @@ class MembershipMonitor:
             if complete_to < completed:
                 return self._end(Gone(f"the controller said {complete_to} of {completed} collectives"))
             while not engine.finish(complete_to, _SLICE_NS):
+                self._take_events()
                 if self._ended():
+                    return None
+                if self._failover_wanted:
+                    self._change_wanted = True
                     return None
             if self._offer is None:
                 self._offer = bind(self._address)
@@ -334,28 +359,63 @@ class MembershipMonitor:
         self._closing.wait(_FIRST_PAUSE)
         return None
 
+    def _go_over(self) -> None:
+        """Suspend, replay, move; see docs/protocol.md, section 13."""
+        lowest = self._engine.suspend()
+        try:
+            if self._offer is None:
+                self._offer = bind(self._address)
+            new = self.member.replay(lowest, self._offer.address, self._offer.port, _PATIENCE)
+        except AdmissionError as error:
+            if error.code not in _TEMPORARY:
+                return self._end(Gone(str(error)))
+        except SwitchError:  # as in `_change`
+            pass
+        else:
+            self._failover_wanted = False
+            return self._move(new)
+        self._closing.wait(_FIRST_PAUSE)
+        return None
+
+    def _move(self, new: Membership) -> None:
+        """Goes on in the same generation on another switch."""
+        generation = Generation(new.job, new.rank, new.places)
+        self._machine.changed(generation, ())
+        with self.lock:
+            self.generations[-1] = generation
+            used = self._start_on(new, lambda native, at: self._engine.move(native, at, new.first_packet))
+        self._go_on(used)
+
     def _resume(self, new: Membership) -> None:
-        sock, self._offer = self._offer, None
-        assert sock is not None
+        """Goes on in a new generation."""
         generation = Generation(new.job, new.rank, new.places)
         loss = self._machine.changed(generation, new.lost)
         # Under the lock: no call is made between the old generation's end and the caller's being told.
         with self.lock:
-            self.member = new
             self.left, self.completed = None, 0
             self.generations.append(generation)
             self.policies.append(new.policy)
             if loss is not None:
                 self.losses[len(self.generations) - 2] = self.owed = loss
-            try:
-                _, used = start_engine(
-                    sock, new, self._asked,
-                    lambda admission: self._engine.resume(sock.native, admission, loss is not None),
-                )  # fmt: skip
-            except SwitchError as error:
-                self.over = Gone(str(error))
-                used = None
-        sock.native.close()  # does nothing once the engine has it
+            used = self._start_on(new, lambda native, at: self._engine.resume(native, at, loss is not None))
+        self._go_on(used)
+
+    def _start_on(
+        self, new: Membership, start: Callable[[_native.Socket, _native.Admission], bool]
+    ) -> str | None:
+        """Starts the engine again, with the lock held. Returns the transport; None if the session is over."""
+        sock, self._offer = self._offer, None
+        assert sock is not None
+        self.member = new
+        try:
+            return start_engine(sock, new, self._asked, lambda admission: start(sock.native, admission))[1]
+        except (SwitchError, ValueError) as error:
+            self.over = Gone(str(error))
+            return None
+        finally:
+            sock.native.close()  # does nothing once the engine has it
+
+    def _go_on(self, used: str | None) -> None:
         if self.over is not None:
             self._engine.abort()
         if used is not None:

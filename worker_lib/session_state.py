@@ -314,10 +314,22 @@ class SessionState:
         if self.pid != os.getpid():
             return
         if self.engine is not None:
+            if error is None:
+                self._await_failover()
             self.engine.close()
             self._await_threads()
             self.leave(error)
         self._pending.clear()
+
+    def _await_failover(self) -> None:
+        """Waits until the other ranks do not need what this one sends again, to the job's deadline."""
+        assert self.engine is not None
+        monitor = self.monitor
+        if monitor is None or not self.engine.recovering:
+            return
+        until = time.monotonic() + monitor.member.deadline
+        while self.engine.recovering and monitor.over is None and time.monotonic() < until:
+            time.sleep(0.001)
 
     def _await_threads(self) -> None:
         """Lets other threads come back from the engine, which has nothing for them to wait for any more.

@@ -341,6 +341,10 @@ class AdmittedView(TypedDict):
     places: list[int]
     lost: list[LostView]
     """The ranks lost since the generation before, and why."""
+    first_packet: int
+    """The first packet number on this switch: what was sent from there on is sent again."""
+    standby: bool
+    """Another switch could take the job."""
     switch: AttachedSwitch
     deadline: float
     on_loss: str

@@ -256,6 +256,19 @@ class Controller:
                 book.changes.proceed(member, address, port)
             return future
 
+    def replay(
+        self, tenant: Tenant, name: str, rank: int, token: int, lowest: int, address: str, port: int
+    ) -> Future[AdmittedView]:
+        """A rank's switch is gone. It lacks packet `lowest` and all later ones, and has a new address and port.
+
+        Returns the event ``admitted`` of the switch where the job goes on, once it is installed there.
+        """
+        with self._core.changing() as book:
+            member = self._present(tenant, name, rank, token)
+            with self._core.streams.call(member, ChangeStep.replay) as future:
+                book.failovers.report(member, token, lowest, address, port)
+            return future
+
     def _present(self, tenant: Tenant, name: str, rank: int, token: int) -> Member:
         member = self._book.table.member(tenant.name, name, rank, token)
         if member.state is MemberState.lost:

@@ -161,6 +161,14 @@ class Proceed(Bearing):
     port: Port
 
 
+class Replay(Bearing):
+    """A member whose switch is gone goes over to another one, from this address."""
+
+    lowest: int = Field(ge=0, le=_COUNT, description="The lowest packet number whose RESULT it lacks.")
+    address: Address
+    port: Port
+
+
 class Problem(BaseModel):
     """An error."""
 

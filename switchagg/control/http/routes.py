@@ -31,6 +31,7 @@ from switchagg.control.http.requests import (
     Leaving,
     Proceed,
     Progress,
+    Replay,
     Segment,
 )
 from switchagg.control.http.streams import NDJSON, SSE, LiveStream, MemberStream, admitted, unless_gone
@@ -281,6 +282,12 @@ def member_routes(service: Service) -> APIRouter:
     async def proceed(name: Name, rank: Rank, asked: Proceed, tenant: Asking, request: Request) -> Response:
         """Second step: goes over to the new generation. Waits for all survivors and those who join them."""
         future = controller.proceed(tenant, name, rank, asked.token, asked.address, asked.port)
+        return JSONResponse(await unless_gone(request, asyncio.wrap_future(future)))
+
+    @routes.post("/{rank}/replay", summary="Replay", **answering(answers.AdmittedView, *_BODY, *_PROCEED))
+    async def replay(name: Name, rank: Rank, asked: Replay, tenant: Asking, request: Request) -> Response:
+        """Goes over to another switch, since this one is gone. Waits for all members."""
+        future = controller.replay(tenant, name, rank, asked.token, asked.lowest, asked.address, asked.port)
         return JSONResponse(await unless_gone(request, asyncio.wrap_future(future)))
 
     return routes

@@ -25,6 +25,7 @@
               +-- CandidateFinder     placements that a job could have
               +-- Quotas, Scheduler   the queue
               +-- MembershipChanges   shrink, rejoin, move
+              +-- Failovers           from a switch that is gone to another
               +-- JobLifecycle        generations, ends
               +-- Effects             what the caller is to carry out: `poll` returns it
 """
@@ -37,6 +38,7 @@ from typing import Any, Final
 
 from switchagg.control.jobs.candidates import CandidateFinder
 from switchagg.control.jobs.effects import AnswerJoin, Effect, Effects, LogEvent, SendEvent
+from switchagg.control.jobs.failovers import Failovers
 from switchagg.control.jobs.job import UNOPENED, Change, ChangeReason, Generation, Job, Member, list_ranks
 from switchagg.control.jobs.job_table import JobTable
 from switchagg.control.jobs.lifecycle import JobLifecycle
@@ -88,6 +90,7 @@ class JobBook:
         self._quotas = Quotas(self.table, self.candidates)
         self._lifecycle = JobLifecycle(self.table, self.pool, effects, draw, cookies)
         self.changes = MembershipChanges(self._lifecycle, self.pool, self.candidates, effects)
+        self.failovers = Failovers(self._lifecycle, self.pool, self.candidates, effects)
         self.scheduler = Scheduler(
             self.table, self.pool, self.candidates, self._quotas, self._lifecycle, self.changes, effects
         )
@@ -233,7 +236,9 @@ class JobBook:
         self._lifecycle.end_member(member, MemberState.left)
         text = f"rank {member.rank} of job {job.name!r} has {f'failed: {reason}' if reason else 'left'}"
         self._effects.log(EventKind.left, text, job, rank=member.rank)
-        if not self._lifecycle.end_if_empty(job):
+        if job.failover is not None:
+            self._lifecycle.fail(job, f"{text} in a failover", _left_event(member, job.id))
+        elif not self._lifecycle.end_if_empty(job):
             self._effects.send_all(job, _left_event(member, job.id))
             if job.state is not JobState.failed:
                 self._effects.save(job)
@@ -259,6 +264,7 @@ class JobBook:
                 if job.change is not None and (why := job.change.lost.get(rank)) is not None:
                     self._effects.add(SendEvent(member, _lost_event(job, generation.id, [rank], why)))
         self.changes.remind(job)
+        self.failovers.remind(member)
 
     # Losses and deadlines.
 
@@ -374,9 +380,14 @@ class JobBook:
         part.ready = True
         if not all(each.ready for each in generation.parts):
             return
+        if job.failover is not None:
+            self.failovers.opened(job, now)
+            self.scheduler.run()
+            return
         change = job.change
         job.state, job.change = JobState.running, None
-        self._lifecycle.admit(job, now, {} if change is None else change.lost)
+        standby = self.failovers.has_standby(job)
+        self._lifecycle.admit(job, now, {} if change is None else change.lost, standby=standby)
         if change is not None:
             self.changes.log(job, change)
         else:
@@ -392,18 +403,33 @@ class JobBook:
             return
         which = f"switch {part.slot_range.switch!r}" if generation.leaves else "the switch"
         why = f"{which} did not take job {job.name!r}: {error}"
-        if job.state is JobState.moving:
+        if job.failover is not None:
+            if not self.failovers.begin(job, part.slot_range.switch, why):
+                self._lifecycle.fail(job, why, {"event": "switch", "why": why})
+        elif job.state is JobState.moving:
             self._lifecycle.fail(job, why, {"event": "switch", "why": why})
         else:
             self.scheduler.opening_failed(job, why)
         self.scheduler.run()
 
     def switch_down(self, name: str, why: str) -> None:
-        """A switch cannot be reached. Its jobs may go on; nothing new is placed there."""
+        """A switch cannot be reached. Its jobs go over to others that have room; nothing new is placed there.
+
+        Those without another switch stay: it may forward packets although its controller does not reach it.
+        """
         switch = self.pool.switches[name]
         if switch.up or switch.why == UNREACHED:  # another reason is no event
             self._effects.log(EventKind.switch_down, f"switch {name!r} is down: {why}", switch=name)
         switch.up, switch.why = False, why
+        for job in self.table.jobs():
+            if name not in job.switches or job.generation is None:
+                continue
+            if job.change is not None and not self.changes.uses_old_generation(job):
+                if not job.generation.open:
+                    self._lifecycle.remove_generation(job)
+                    self.changes.advance(job)
+            elif not self.failovers.begin(job, name, f"switch {name!r} is down: {why}"):
+                self.changes.fail_if_stranded(job)
 
     def switch_measured(self, name: str, capacity: Capacity, address: tuple[str, int] | None = None) -> None:
         """A switch reports its capacity, and its address and UDP port if these have become known.
@@ -448,6 +474,8 @@ class JobBook:
             if not self.changes.uses_old_generation(job):
                 continue  # the next generation opens below
             why = f"switch {name!r} restarted, and what its slots held is lost"
+            if job.failover is not None or self.failovers.begin(job, name, why):
+                continue
             if not self._lifecycle.end_if_empty(job):
                 self._lifecycle.fail(job, why, {"event": "switch", "why": why})
         self.scheduler.run()

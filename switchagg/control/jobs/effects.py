@@ -13,10 +13,11 @@ from switchagg.errors import AdmissionError
 
 
 class ChangeStep(StrEnum):
-    """A step of a change of membership, in which a member waits for an answer."""
+    """A step of a change of membership, or of a failover, in which a member waits for an answer."""
 
     progress = "progress"
     proceed = "proceed"
+    replay = "replay"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class SendEvent:
 
 @dataclass(frozen=True, slots=True)
 class AnswerStep:
-    """Answer a member's call: progress with `complete_to`, proceed with the new admission; or refuse it."""
+    """Answer a member's call: progress with `complete_to`, others with the new admission; or refuse it."""
 
     member: Member
     step: ChangeStep

@@ -171,6 +171,7 @@ class Change:
     proceeded: set[int] = field(default_factory=set)  # ranks that are done with the old generation
     target: Placement | None = None  # ranges reserved for the job if it moves
     lost: dict[int, str] = field(default_factory=dict)  # by rank, why old members were lost
+    stranded: bool = False  # its switch was lost too: what is not complete now never is
     making_room: bool = False  # the job moves so that a waiting job finds room
     waited_since: float | None = None  # when members were first found not to have paused for that
 
@@ -178,6 +179,16 @@ class Change:
     def begun(self) -> bool:
         """True once a member has paused for it; before, members were only asked to."""
         return bool(self.completed or self.proceeded) or self.complete_to is not None
+
+
+@dataclass(eq=False, slots=True)
+class Failover:
+    """A job's way from a switch that is gone to another; docs/protocol.md has its steps."""
+
+    why: str
+    target: Placement
+    lowest: dict[int, int]  # packet numbers whose RESULT members lack, by rank, of those that have reported
+    first: int | None = None  # the lowest of these once all have reported
 
 
 @dataclass(eq=False, slots=True)
@@ -198,6 +209,7 @@ class Job:
     size: JobSize | None = None  # from its first placement on; later generations keep it
     generation: Generation | None = None  # the one that its members use, or are about to
     change: Change | None = None
+    failover: Failover | None = None
     policy: SkipPolicy = field(default_factory=SkipPolicy)
     policy_why: str = "set at admission"
     policy_since: float = 0.0
@@ -217,13 +229,20 @@ class Job:
         return () if self.placement is None else self.placement.ranges
 
     @property
+    def switches(self) -> tuple[str, ...]:
+        """The names of its switches, the root's first."""
+        return () if self.placement is None else self.placement.switches
+
+    @property
     def missing(self) -> list[int]:
         """Ranks that have not joined."""
         return [rank for rank in range(self.world_size) if rank not in self.members]
 
     @property
     def shown(self) -> JobState:
-        """Its state as people see it, which may be `draining`."""
+        """Its state as people see it, which may be `draining`, or `moving` in a failover."""
+        if self.failover is not None:
+            return JobState.moving
         return JobState.draining if self.draining and self.state is JobState.running else self.state
 
     def ranks(self, state: MemberState) -> list[int]:

@@ -87,8 +87,15 @@ class JobLifecycle:
             root.places = places
         return root
 
-    def admit(self, job: Job, now: float, lost: Mapping[int, str]) -> None:
-        """Opens a job's generation: its members get admissions, which say who was `lost` before, and why."""
+    def admit(
+        self, job: Job, now: float, lost: Mapping[int, str], *, standby: bool, first_packet: int | None = None
+    ) -> None:
+        """Opens a job's generation: its members get admissions, which say who was `lost` before, and why.
+
+        Args:
+            standby: another switch could take the job.
+            first_packet: where a failover goes on; None for a change of membership, which begins anew.
+        """
         generation = job.generation
         assert generation is not None
         generation.open = True
@@ -101,7 +108,10 @@ class JobLifecycle:
                 job=generation.id,
                 token=member.token,
                 result_token=part.entry.result_token,
-                first_seq=generation.first_seq,
+                # The generation's is of the first packet that its slots take.
+                first_seq=(generation.first_seq - (first_packet or 0)) % (1 << 32),
+                first_packet=first_packet or 0,
+                standby=standby,
                 policy=job.policy,
                 worker_bit=bit,
                 senders=len(part.senders),
@@ -119,7 +129,8 @@ class JobLifecycle:
                 self._effects.add(effects.AnswerJoin(member))
             else:
                 member.former = former.token
-                self._effects.add(effects.AnswerStep(member, effects.ChangeStep.proceed))
+                step = effects.ChangeStep.proceed if first_packet is None else effects.ChangeStep.replay
+                self._effects.add(effects.AnswerStep(member, step))
 
     def remove_generation(self, job: Job) -> None:
         """Removes a job from its switches; its slots stay reserved for it."""
@@ -135,6 +146,12 @@ class JobLifecycle:
         if job.placement is not None:
             self._pool.release(job.placement)
             job.placement = None
+
+    def cancel_failover(self, job: Job) -> None:
+        """Forgets a failover and frees what was reserved for it, unless the job is being installed there."""
+        failover, job.failover = job.failover, None
+        if failover is not None and failover.target is not job.placement:
+            self._pool.release(failover.target, job.placement)
 
     def _draw_new(self, taken: set[int]) -> int:
         while (number := self._draw()) in taken:
@@ -195,9 +212,10 @@ class JobLifecycle:
     def _release(self, job: Job, error: AdmissionError) -> None:
         """Refuses the ranks that wait for a job that is over: for its change of membership, or to join."""
         change, job.change = job.change, None
-        if change is not None:
-            if change.target is not None:
-                self._pool.release(change.target, job.placement)
+        if change is not None and change.target is not None:
+            self._pool.release(change.target, job.placement)
+        if change is not None or job.failover is not None:
+            self.cancel_failover(job)
             for member in job.joined():
                 for step in effects.ChangeStep:
                     self._effects.add(effects.AnswerStep(member, step, refusal=error))

@@ -62,6 +62,7 @@ class MembershipChanges:
         Raises `AdmissionError` if the job is over, or the number is negative or too large.
         """
         job = self._changing(member)
+        self._check_path(job)
         if not 0 <= completed < 1 << 63:
             raise AdmissionError(f"completed is {completed}; accepted: 0 and up", "bad_request")
         if job.change is None:
@@ -80,6 +81,7 @@ class MembershipChanges:
         answered, or the port is another's.
         """
         job = self._changing(member)
+        self._check_path(job)
         check_endpoint(address, port)
         change = job.change
         if change is None or change.complete_to is None:
@@ -101,6 +103,11 @@ class MembershipChanges:
         self.advance(job)
 
     @staticmethod
+    def _check_path(job: Job) -> None:
+        if job.failover is not None:
+            raise AdmissionError(f"job {job.name!r} goes over to another switch first", "switch")
+
+    @staticmethod
     def _changing(member: Member) -> Job:
         job = member.job
         if job.state not in (JobState.running, JobState.moving) or member.state is not MemberState.joined:
@@ -120,6 +127,13 @@ class MembershipChanges:
         elif not change.begun:
             change.reason, change.why = ChangeReason.shrink, why
         change.lost |= {member.rank: why for member in gone if member.admission is not None}
+        if job.failover is not None:
+            # Whoever has stopped sending must not wait for it.
+            later = AdmissionError(f"job {job.name!r} has lost a rank: that is dealt with first", "switch")
+            for member in job.joined():
+                self._effects.add(AnswerStep(member, ChangeStep.replay, refusal=later))
+            self._lifecycle.cancel_failover(job)
+            change.stranded = True
         if generation is not None and generation.open:
             seats = [generation.seat(member.rank) for member in gone]
             for part in generation.parts:
@@ -136,6 +150,8 @@ class MembershipChanges:
     def begin_if_wanted(self, job: Job) -> None:
         """Begins a change that lets returning ranks in, or moves the job off a switch that is drained."""
         if job.state is not JobState.running or job.change is not None or job.placement is None:
+            return
+        if job.failover is not None:
             return
         if job.back:
             text = f"{list_ranks(sorted(job.back), ' is', ' are')} back"
@@ -177,6 +193,8 @@ class MembershipChanges:
         if change.complete_to is None and needed <= change.completed.keys():
             change.complete_to = max(change.completed.values())
             self._effects.save(job)
+            if self.fail_if_stranded(job):
+                return
             for rank in sorted(needed):
                 answer = AnswerStep(job.members[rank], ChangeStep.progress, change.complete_to)
                 self._effects.add(answer)
@@ -190,6 +208,31 @@ class MembershipChanges:
         job.back.clear()
         self._effects.save(job)
         self._lifecycle.begin(job, placement)
+
+    def fail_if_stranded(self, job: Job) -> bool:
+        """Fails a job that has lost a rank and a switch if a collective is complete at some ranks only.
+
+        Nobody can complete it: what the lost rank had contributed is gone. Returns True if it has failed.
+        """
+        change = job.change
+        if change is None or change.complete_to is None or not self.uses_old_generation(job):
+            return False
+        down = [name for name in job.switches if not self._pool.switches[name].up]
+        if not (change.stranded or down):
+            return False
+        behind = [
+            rank
+            for rank in sorted(_admitted(job) - change.proceeded)
+            if change.completed.get(rank, 0) < change.complete_to
+        ]
+        if not behind:
+            return False
+        why = (
+            f"{list_ranks(behind, ' lacks', ' lack')} a collective that others hold: "
+            f"{', '.join(down) or 'its switch'} and {list_ranks(sorted(change.lost))} were lost together"
+        )
+        self._lifecycle.fail(job, why, {"event": "switch", "why": why})
+        return True
 
     @staticmethod
     def uses_old_generation(job: Job) -> bool:

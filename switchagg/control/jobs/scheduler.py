@@ -159,6 +159,8 @@ class Scheduler:
         job = self._owner(slot_range)
         if job is None or job.state is not JobState.running or job.change is not None or job.stays:
             return []
+        if job.failover is not None:
+            return []
         if job.placement is None or job.placement.leaves:
             return []  # its members attach to these switches only
         return [each for each in self._candidates.of_job(job) if each.options is None]

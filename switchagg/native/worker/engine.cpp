@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cfenv>
 #include <chrono>
+#include <stdexcept>
 
 #include "switchagg/native/shared/clock.h"
 #include "switchagg/native/shared/thread.h"
@@ -60,6 +61,7 @@ Engine::Engine(std::unique_ptr<Port> port, const Admission& admission)
       window_(admission.slots, batch_of(stride_), admission.window_limit),
       ring_(port_->packet_memory(static_cast<size_t>(admission.slots) * stride_)),
       has_payload_(admission.slots),
+      held_(admission.slots),
       policy_(Policy::valid(admission.policy) ? admission.policy : Policy::kValid | 64),
       policy_sent_(policy_.load()) {
   received_.reserve(1024);
@@ -117,10 +119,11 @@ Status Engine::wait(Collective& work, int64_t slice_ns) {
   while (work.status == Status::pending) {
     const int64_t now = now_ns();
     if (now >= until) break;
-    if (driving_ || halted()) {
-      if (halted() && expire(now)) break;
-      // No thread drives a halted engine, so waiters check the deadline.
-      const int64_t limit = halted() && !queue_.empty() ? std::min(until, queue_.front()->deadline) : until;
+    if (driving_ || !has_work()) {
+      const bool idle = !driving_;
+      if (idle && expire(now)) break;
+      // No thread drives an engine that is halted or suspended, so waiters check the deadline.
+      const int64_t limit = idle && !queue_.empty() ? std::min(until, queue_.front()->deadline) : until;
       changed_.wait_for(lock, std::chrono::nanoseconds(limit - now));
       continue;
     }
@@ -132,8 +135,8 @@ Status Engine::wait(Collective& work, int64_t slice_ns) {
 void Engine::background() {
   std::unique_lock lock(mutex_);
   while (!closing_) {
-    if (!background_wanted_ || driving_ || queue_.empty() || halted()) {
-      if (queue_.empty()) background_wanted_ = false;
+    if (!background_wanted_ || driving_ || !has_work()) {
+      if (queue_.empty() && !suspended_ && !replaying()) background_wanted_ = false;
       changed_.wait(lock);
       continue;
     }
@@ -170,7 +173,7 @@ EngineStats Engine::stats() {
   auto lock = contend();
   EngineStats s = stats_;
   s.retransmissions = past_retransmissions_ + window_.retransmissions();
-  s.packet_numbers = past_packets_ + window_.next();
+  s.packet_numbers = past_packets_ + std::max(window_.next(), replay_end_);
   if (busy_since_ >= 0) s.busy_ns += now_ns() - busy_since_;
   s.srtt_ns = window_.srtt();
   s.rto_ns = window_.rto();
@@ -232,7 +235,7 @@ void Engine::drive(std::unique_lock<std::mutex>& lock, Collective* until, int64_
   // True if the socket may hold packets. Reading costs a system call, which matters for small collectives, so the engine
   // reads only between two batches, after a wait, and before it acts on a timer.
   bool unread = true;
-  while (!queue_.empty() && !closing_ && !halted() && (!until || until->status == Status::pending)) {
+  while (has_work() && !closing_ && (!until || until->status == Status::pending)) {
     const bool stepped = advance();
     const bool sent = send_new(now);
     if (stepped || sent || unread) now = now_ns();
@@ -241,7 +244,7 @@ void Engine::drive(std::unique_lock<std::mutex>& lock, Collective* until, int64_
       unread = receive(now);
       now = now_ns();
     }
-    if (queue_.empty() || halted() || (until && until->status != Status::pending)) break;
+    if (!has_work() || (until && until->status != Status::pending)) break;
     if (expire(now) || now >= until_ns) break;
     if (contenders_.load()) {
       lock.unlock();
@@ -259,7 +262,7 @@ void Engine::drive(std::unique_lock<std::mutex>& lock, Collective* until, int64_
       now = now_ns();
       if (retransmit(now)) continue;
     }
-    int64_t limit = std::min(queue_.front()->deadline, until_ns);
+    int64_t limit = queue_.empty() ? until_ns : std::min(queue_.front()->deadline, until_ns);
     if (timer >= 0) limit = std::min(limit, timer);
     limit = std::max<int64_t>(limit - now, 0);
     const bool planning = waits_for_plans();
@@ -279,7 +282,7 @@ void Engine::drive(std::unique_lock<std::mutex>& lock, Collective* until, int64_
 
 // Takes the sending collective to its next step where that needs no packet. True if something was done.
 bool Engine::advance() {
-  if (sending_ >= queue_.size()) return false;
+  if (sending_ >= queue_.size() || window_.next() < replay_end_) return false;
   Collective& c = *queue_[sending_];
   if (frozen_ && c.index >= limit_) return false;
   if (!c.begun) begin(c);
@@ -412,6 +415,7 @@ void Engine::note_policy(const Collective& c) {
 
 // The number of packets that the sending collective has ready.
 uint32_t Engine::sendable() const {
+  if (window_.next() < replay_end_) return static_cast<uint32_t>(replay_end_ - window_.next());
   if (sending_ >= queue_.size()) return 0;
   const Collective& c = *queue_[sending_];
   if (frozen_ && c.index >= limit_) return 0;
@@ -443,10 +447,7 @@ bool Engine::build(Collective& c, uint64_t packet_number) {
   wire::Header header;
   header.op = static_cast<uint8_t>(is_or ? wire::Op::OR : wire::Op::SUM);
   header.flags = filled ? wire::kFlagPayload : 0;
-  header.job = admission_.job;
-  header.token = admission_.token;
-  header.seq = admission_.first_seq + static_cast<uint32_t>(packet_number);
-  header.slot = static_cast<uint16_t>(admission_.base + (header.seq & (admission_.slots - 1)));
+  address(header, packet_number);
   header.write(to);
   has_payload_[packet_number & (admission_.slots - 1)] = filled;
   return filled;
@@ -457,11 +458,11 @@ bool Engine::send_new(int64_t now) {
   uint32_t count = std::min(sendable(), window_.room());
   if (count == 0) return false;
   count = std::min(count, batch);
-  Collective& c = *queue_[sending_];
+  Collective* const c = window_.next() < replay_end_ ? nullptr : queue_[sending_].get();
   const int64_t before = now_ns();
   for (uint32_t i = 0; i < count; ++i) {
     const uint64_t packet_number = window_.next() + i;
-    const bool filled = build(c, packet_number);
+    const bool filled = c ? build(*c, packet_number) : has_payload_[packet_number & (admission_.slots - 1)];
     (filled ? data_ : skips_).push_back({record(packet_number), filled ? stride_ : wire::kHeaderBytes});
   }
   stats_.data_packets += data_.size();
@@ -469,7 +470,7 @@ bool Engine::send_new(int64_t now) {
   const int64_t built = now_ns();
   stats_.quantize_ns += built - before;
   // RESULTs of plans wait for other ranks, so their round trips do not measure the network.
-  window_.sent(count, now, c.active.back().sums());
+  window_.sent(count, now, c && c->active.back().sums());
   transmit();
   return true;
 }
@@ -545,6 +546,7 @@ bool Engine::receive(int64_t now) {
 
 // A RESULT that the window has not had before.
 void Engine::on_result(uint64_t packet_number, const uint8_t* payload) {
+  if (packet_number < replay_end_ && held_[packet_number & (admission_.slots - 1)]) return;
   Collective* found = nullptr;
   for (auto& candidate : queue_) {
     if (candidate->begun && packet_number >= candidate->start && packet_number < candidate->end) {
@@ -662,7 +664,7 @@ bool Engine::finish(uint64_t complete_to, int64_t slice_ns) {
   while (!broken_ && !halted()) {
     const int64_t now = now_ns();
     if (now >= until) break;
-    if (driving_ || queue_.empty()) {
+    if (driving_ || !has_work()) {
       changed_.wait_for(lock, std::chrono::nanoseconds(until - now));
     } else {
       drive(lock, nullptr, until);
@@ -722,6 +724,75 @@ void Engine::adopt(const Admission& admission) {
   if (Policy::valid(admission.policy)) policy_ = policy_sent_ = admission.policy;
   last_result_ = 0;
   sending_ = 0;
+  suspended_ = false;
+  replay_end_ = 0;
+  held_.assign(admission.slots, 0);
+}
+
+// ------------------------------------------------------------------------------------------------ another switch
+
+uint64_t Engine::suspend() {
+  auto lock = contend();
+  if (!suspended_) {
+    suspended_ = true;
+    port_->wake();
+    changed_.notify_all();
+    changed_.wait(lock, [this] { return !driving_; });
+    const uint64_t end = std::max(replay_end_, window_.next()), mask = admission_.slots - 1;
+    for (uint64_t q = end - std::min<uint64_t>(end, admission_.slots); q < end; ++q)
+      held_[q & mask] = window_.holds(q) || (q < replay_end_ && held_[q & mask]);
+    replay_end_ = end;
+  }
+  uint64_t lowest = window_.base();
+  while (lowest < replay_end_ && held_[lowest & (admission_.slots - 1)]) ++lowest;
+  return lowest;
+}
+
+bool Engine::move(std::unique_ptr<Port> port, const Admission& admission, uint64_t first) {
+  auto lock = contend();
+  if (broken_ || !suspended_) return false;
+  if (admission.slots != admission_.slots || admission.words != admission_.words || first > replay_end_ ||
+      replay_end_ - first > admission.slots)
+    throw std::invalid_argument("P = " + std::to_string(admission.slots) + ", K = " + std::to_string(admission.words) +
+                                ", first packet " + std::to_string(first) + "; accepted: " +
+                                std::to_string(admission_.slots) + ", " + std::to_string(admission_.words) + ", " +
+                                std::to_string(replay_end_) + " or at most P before");
+  uint8_t* const ring = port->packet_memory(static_cast<size_t>(admission.slots) * stride_);
+  admission_ = admission;
+  for (uint64_t q = first; q < replay_end_; ++q) {
+    uint8_t* const to = ring + (q & (admission.slots - 1)) * stride_;
+    std::copy_n(record(q), stride_, to);
+    readdress(to, q);
+  }
+  ring_ = ring;
+  past_port_ += port_->counters();
+  port_ = std::move(port);
+  past_retransmissions_ += window_.retransmissions();
+  window_ = Window(admission.slots, batch_of(stride_), admission.window_limit, first);
+  last_result_ = 0;
+  suspended_ = false;
+  if (replaying()) {  // other ranks may need what this one needs no more
+    background_wanted_ = true;
+    if (!thread_) thread_.emplace([this] { this->background(); });
+  }
+  changed_.notify_all();
+  return true;
+}
+
+// Addresses a packet of an earlier switch to this one.
+void Engine::readdress(uint8_t* packet, uint64_t packet_number) const {
+  wire::Header header = wire::Header::parse(packet);
+  address(header, packet_number);
+  header.flags &= static_cast<uint8_t>(~wire::kFlagRetransmission);
+  header.reply = 0;
+  header.write(packet);
+}
+
+void Engine::address(wire::Header& header, uint64_t packet_number) const {
+  header.job = admission_.job;
+  header.token = admission_.token;
+  header.seq = admission_.first_seq + static_cast<uint32_t>(packet_number);
+  header.slot = static_cast<uint16_t>(admission_.base + (header.seq & (admission_.slots - 1)));
 }
 
 void Engine::set_pause_eventfd(int descriptor) {

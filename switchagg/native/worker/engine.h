@@ -12,6 +12,13 @@
 // Collectives complete in call order: a status is set only after those of all earlier ones. Between freeze and resume no
 // thread drives, except in finish().
 //
+// When its switch is gone, a job goes on at another one in the same generation (section 13):
+//
+//      suspend -> (the ranks agree on the lowest packet number that one of them lacks) -> move
+//
+// Every packet from that number on is sent again as it was, under new tokens; RESULTs that are held are not taken twice.
+// Nothing is scanned, rounded or decoded again, so the results have the bits that they would have had.
+//
 // The buffers of a Call belong to the caller, who keeps them until the collective's status is no longer pending, or until
 // abort() has returned.
 #pragma once
@@ -28,6 +35,7 @@
 #include <vector>
 
 #include "switchagg/native/shared/port.h"
+#include "switchagg/native/shared/wire.h"
 #include "switchagg/native/worker/density.h"
 #include "switchagg/native/worker/plan.h"
 #include "switchagg/native/worker/stream.h"
@@ -148,6 +156,16 @@ class Engine {
   // After freeze() and finish(): continues in a new generation, on a new port. `lost`: all queued collectives end as lost.
   // Otherwise those that have not begun are carried out in the new generation. False: the engine is broken.
   bool resume(std::unique_ptr<Port> port, const Admission& admission, bool lost);
+  // Stops sending and receiving. Returns the lowest packet number whose RESULT is missing.
+  uint64_t suspend();
+  // After suspend(): continues on another switch, on a new port, with contributions from packet number `first` on. False: the
+  // engine is broken. Throws std::invalid_argument for P, K or a packet number that cannot be.
+  bool move(std::unique_ptr<Port> port, const Admission& admission, uint64_t first);
+  // True from suspend() until this worker holds the RESULTs of all that it had sent before.
+  bool recovering() {
+    auto lock = contend();
+    return !broken_ && (suspended_ || replaying());
+  }
   // On rank 0: the next header makes all ranks freeze after its collective. When an engine has, it signals the eventfd
   // that set_pause_eventfd() gave.
   void request_pause() { pause_requested_ = true; }
@@ -205,6 +223,10 @@ class Engine {
   void set_status(Collective& c, Status status);
   uint64_t count_begun() const;
   bool halted() const { return frozen_ && completed_ >= limit_; }
+  bool replaying() const { return window_.base() < replay_end_; }
+  bool has_work() const { return !broken_ && !suspended_ && (replaying() || (!queue_.empty() && !halted())); }
+  void address(wire::Header& header, uint64_t packet_number) const;
+  void readdress(uint8_t* packet, uint64_t packet_number) const;
   bool expire(int64_t now);
   void adopt(const Admission& admission);
   bool waits_for_plans() const;
@@ -217,6 +239,10 @@ class Engine {
   Window window_;
   uint8_t* ring_;  // the last P packets sent, for retransmissions; the port's memory
   std::vector<uint8_t> has_payload_;
+  bool suspended_ = false;
+  // Packet numbers below this one were sent before the move to this switch; of these, by slot: the RESULT was held then.
+  uint64_t replay_end_ = 0;
+  std::vector<uint8_t> held_;
 
   std::mutex mutex_;
   std::condition_variable changed_;

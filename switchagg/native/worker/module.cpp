@@ -313,6 +313,17 @@ NB_MODULE(_native, m) {
             });
           },
           "socket"_a, "admission"_a, "lost"_a = false)
+      .def("suspend", &Engine::suspend, nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "move",
+          [](Engine& self, Socket& socket, const Admission& admission, uint64_t first) {
+            return with_os_errors([&] {
+              nb::gil_scoped_release release;
+              return self.move(socket.take(admission), admission, first);
+            });
+          },
+          "socket"_a, "admission"_a, "first"_a)
+      .def_prop_ro("recovering", &Engine::recovering, nb::call_guard<nb::gil_scoped_release>())
       .def("request_pause", &Engine::request_pause)
       .def_prop_ro("pause_requested", &Engine::pause_requested)
       .def("set_pause_eventfd", &Engine::set_pause_eventfd, "descriptor"_a, nb::call_guard<nb::gil_scoped_release>())

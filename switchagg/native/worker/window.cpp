@@ -14,13 +14,17 @@ constexpr uint32_t kLeastReordering = 16, kMostReordering = 64;
 int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }
 }  // namespace
 
-Window::Window(uint32_t slots, uint32_t batch, uint32_t limit)
+Window::Window(uint32_t slots, uint32_t batch, uint32_t limit, uint64_t first)
     : span_(slots / 2),
       limit_(std::max(1u, std::min(limit, slots / 2))),
       batch_(std::max(1u, std::min(batch, limit_))),
       reordering_threshold_(std::max(1u, std::min(std::clamp(2 * batch, kLeastReordering, kMostReordering), span_ / 4))),
       cwnd_(limit_),
+      base_(first),
+      next_(first),
+      high_(first),
       rto_(kRtoInitial),
+      flight_end_(first),
       entries_(span_),
       held_from_(span_ + 1) {}
 

@@ -11,7 +11,7 @@ namespace switchagg {
 
 class Window {
  public:
-  Window(uint32_t slots, uint32_t batch, uint32_t limit);
+  Window(uint32_t slots, uint32_t batch, uint32_t limit, uint64_t first = 0);  // `first`: the first packet number
 
   uint64_t base() const { return base_; }
   uint64_t next() const { return next_; }
@@ -29,6 +29,9 @@ class Window {
   uint32_t room() const;
   void sent(uint32_t count, int64_t now, bool timed);
   bool on_result(uint64_t packet_number);  // false: outside the window, or a duplicate
+  bool holds(uint64_t packet_number) const {
+    return packet_number < base_ || (packet_number < next_ && at(packet_number).done);
+  }
   // The time in steps of 4.1 us, 1 to 65,535 and then again: what a retransmission carries, and its answer echoes.
   static uint16_t stamp(int64_t now) { return static_cast<uint16_t>(now / kStampNs % UINT16_MAX + 1); }
   // A RESULT came as the answer to a retransmission of that time. A new one was lost on its first way.

@@ -65,7 +65,7 @@ def simulate(seed: int, schedules: int, processes: int) -> int:
                 print(printed.splitlines()[0])
                 return explain(program, int(printed.split()[1].rstrip(":")))
             more, met = counts_of(printed)
-            counts += more
+            counts.update(more)
             cells += met
     has = {name: f"{count:,.0f}" for name, count in counts.items()}
     print(

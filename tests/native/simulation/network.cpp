@@ -167,7 +167,8 @@ void Network::make_foreign(const Conditions::Foreign& foreign) {
   wire::Header h = wire::Header::parse(packet.bytes.data());
   const uint32_t bits = 1 + static_cast<uint32_t>(foreign.drawn >> 8) % 0xFFFF;
   // The last one has been seen. One that is new, and somebody's next, has the slot after it, or the same one a round later.
-  const uint64_t ahead = foreign.drawn >> 40;
+  // A wrong slot could be the right one of another sequence number.
+  const uint64_t ahead = foreign.drawn % 7 == 1 ? 0 : foreign.drawn >> 40;
   if (ahead % 4 == 1) ++h.seq, ++h.slot;
   if (ahead % 4 > 1) h.seq += 2u << ahead / 4 % 6;
   bool cut = false;

@@ -1,0 +1,175 @@
+"""Failovers of running jobs: a switch is gone, and the job goes on at another one. No I/O and no clock.
+
+    a switch cannot be reached, has restarted, or refuses a member's packets
+       |      ranges of the job's P and K are reserved on switches that are up; members are told
+       |      each reports the lowest packet number whose RESULT it lacks, and its new UDP port
+    all have: the generation is removed, and installed there, from the lowest of these packet numbers on
+       |      every INIT is echoed: the answer to all is their new admission
+    each sends again what it had sent from that packet number on (docs/protocol.md, section 13)
+
+The membership, and the numbers of packets and collectives, stay. A member that has left or is lost holds
+contributions that nobody can send again: then there is no failover.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from switchagg.control.jobs.candidates import CandidateFinder, PlacementCandidate
+from switchagg.control.jobs.effects import AnswerStep, ChangeStep, Effects, SendEvent
+from switchagg.control.jobs.job import Failover, Job, Member
+from switchagg.control.jobs.lifecycle import JobLifecycle
+from switchagg.control.jobs.membership_changes import check_address_free
+from switchagg.control.jobs.records import EventKind, JobState, MemberState, check_endpoint
+from switchagg.control.jobs.switch_pool import SwitchPool
+from switchagg.control.jobs.switch_resources import UNREACHED
+from switchagg.errors import AdmissionError
+
+
+@dataclass(frozen=True, slots=True)
+class Failovers:
+    """Begins the failovers of jobs and takes them from step to step."""
+
+    _lifecycle: JobLifecycle
+    _pool: SwitchPool
+    _candidates: CandidateFinder
+    _effects: Effects
+
+    def has_standby(self, job: Job) -> bool:
+        """Returns True if the job could run on another switch too, were that free."""
+        assert job.placement is not None
+        return any(set(each.switches) - set(job.placement.switches) for each in self._fitting(job))
+
+    def begin(self, job: Job, gone: str, why: str) -> bool:
+        """Begins a failover from the switch `gone`. Returns False, with nothing changed, if none is possible.
+
+        A failover whose target is gone begins again.
+        """
+        generation = job.generation
+        if generation is None or job.state not in (JobState.running, JobState.moving):
+            return False
+        if any(job.members[rank].state is not MemberState.joined for rank in generation.places):
+            return False
+        if job.failover is None and not generation.open:
+            return False  # of a change of membership
+        old = job.placement
+        target = self._pool.take(self._fitting(job), without=[gone], held=old)
+        if target is None:
+            return False
+        assert old is not None
+        reported = {} if job.failover is None else job.failover.lowest
+        if job.failover is not None:
+            self._release_target(job)
+        job.failover = Failover(why, target, lowest=reported)
+        if job.change is not None:
+            self._postpone(job)
+        there = ", ".join(target.switches)
+        self._effects.log(EventKind.moved, f"job {job.name!r} goes over to {there}: {why}", job, switch=gone)
+        for member in job.joined():
+            self._remind(member)
+        self._advance(job)
+        return True
+
+    def _fitting(self, job: Job) -> list[PlacementCandidate]:
+        return [each for each in self._candidates.of_job(job) if each.size == job.size]
+
+    def _postpone(self, job: Job) -> None:
+        """Has members that are about to change the membership do so after the failover."""
+        change = job.change
+        assert change is not None
+        if change.target is not None:
+            self._pool.release(change.target, job.placement)
+            change.target = None
+        change.proceeded.clear()
+        later = AdmissionError(f"job {job.name!r} goes over to another switch first", "switch")
+        for member in job.joined():
+            self._effects.add(AnswerStep(member, ChangeStep.progress, refusal=later))
+            self._effects.add(AnswerStep(member, ChangeStep.proceed, refusal=later))
+
+    def remind(self, member: Member) -> None:
+        """Tells a member of its job's failover if that waits for it."""
+        failover = member.job.failover
+        if failover is not None and member.rank not in failover.lowest:
+            self._remind(member)
+
+    def _remind(self, member: Member) -> None:
+        job = member.job
+        assert job.failover is not None
+        assert member.admission is not None
+        event = {"event": "failover", "job": member.admission.job, "why": job.failover.why}
+        self._effects.add(SendEvent(member, event))
+
+    # Calls of members.
+
+    def report(self, member: Member, token: int, lowest: int, address: str, port: int) -> None:
+        """A member has stopped sending, lacks the RESULT of packet number `lowest`, and has a new port.
+
+        The answer comes as an `AnswerStep`. Where no failover is under way, this begins one. Raises
+        `AdmissionError` if the job is over, the port is another's, or there is no other switch.
+        """
+        job = member.job
+        if job.state not in (JobState.running, JobState.moving) or member.state is not MemberState.joined:
+            raise AdmissionError(
+                f"job {job.name!r} is {job.shown}{f': {job.why}' if job.why else ''}", "failed"
+            )
+        assert member.admission is not None
+        if not 0 <= lowest < 1 << 63:
+            raise AdmissionError(f"lowest is {lowest}; accepted: 0 and up", "bad_request")
+        check_endpoint(address, port)
+        if token != member.admission.token and job.failover is None:
+            # The answer to an earlier call of this member was lost.
+            self._effects.add(AnswerStep(member, ChangeStep.replay))
+            return
+        check_address_free(job, (address, port), member.rank)
+        if job.failover is None:
+            gone = member.admission.switch
+            if not self.begin(job, gone, f"rank {member.rank} cannot reach switch {gone!r}"):
+                raise self._refusal(job, gone)
+        assert job.failover is not None
+        if job.failover.first is None:
+            job.failover.lowest[member.rank] = lowest
+            member.endpoint = (address, port)
+            self._advance(job)
+
+    def _refusal(self, job: Job, gone: str) -> AdmissionError:
+        change = job.change
+        waits = change is not None and bool(change.lost)  # the loss is dealt with first
+        if waits or any(switch.why == UNREACHED and not switch.up for switch in self._pool.switches.values()):
+            return AdmissionError(f"job {job.name!r} cannot leave switch {gone!r} yet", "switch")
+        return AdmissionError(
+            f"job {job.name!r} has lost switch {gone!r}, and no other has room for P = {job.slots}, "
+            f"K = {job.words}",
+            "no_switch",
+        )
+
+    # Steps.
+
+    def _advance(self, job: Job) -> None:
+        """Goes over as soon as every member has reported."""
+        failover, generation = job.failover, job.generation
+        assert failover is not None
+        assert generation is not None
+        if not set(generation.places) <= failover.lowest.keys():
+            return
+        failover.first = min(failover.lowest.values())
+        old = job.placement
+        assert old is not None
+        self._lifecycle.remove_generation(job)
+        self._pool.release(old, failover.target)
+        self._lifecycle.begin(job, failover.target)
+
+    def opened(self, job: Job, now: float) -> None:
+        """The job is installed on its new switches: members are admitted there."""
+        failover, job.failover = job.failover, None
+        assert failover is not None
+        self._lifecycle.admit(job, now, {}, standby=self.has_standby(job), first_packet=failover.first)
+        self._effects.log(EventKind.moved, f"job {job.name!r} runs on {', '.join(job.switches)}", job)
+        self._effects.save(job)
+
+    def cancel(self, job: Job) -> None:
+        """Forgets a failover of a job that is over, or has lost a member."""
+        if job.failover is not None:
+            self._lifecycle.cancel_failover(job)
+
+    def _release_target(self, job: Job) -> None:
+        self._lifecycle.cancel_failover(job)
