@@ -259,7 +259,7 @@ class Controller:
     def replay(
         self, tenant: Tenant, name: str, rank: int, token: int, lowest: int, address: str, port: int
     ) -> Future[AdmittedView]:
-        """A rank's switch is gone. It lacks packet `lowest` and all later ones, and has a new address and port.
+        """A rank's switch is gone: it lacks RESULTs from packet `lowest` on, and has a new address and port.
 
         Returns the event ``admitted`` of the switch where the job goes on, once it is installed there.
         """
