@@ -173,14 +173,16 @@ class Controller:
                     book.lost([job.members[place]], "silent")
                 case "leave":
                     token, begun, completed = arguments
-                    book.leave(book.table.member(TENANT.name, NAME, place, token), begun, completed)
+                    member = book.table.member(TENANT.name, NAME, place, token)
+                    book.leave(member, begun, completed, None, token)
                 case "progress":
                     token, completed = arguments
-                    book.changes.progress(book.table.member(TENANT.name, NAME, place, token), completed)
+                    member = book.table.member(TENANT.name, NAME, place, token)
+                    book.changes.progress(member, completed, token)
                 case "proceed":
                     (token,) = arguments
                     member = book.table.member(TENANT.name, NAME, place, token)
-                    book.changes.proceed(member, *address_of(place))
+                    book.changes.proceed(member, *address_of(place), token)
         except AdmissionError as error:
             refused.append(Message(place, "refused", str(error)))
         after, messages = self._keep(snapshot)

@@ -123,7 +123,7 @@ class Membership:
         return all(
             member.phase is Phase.run
             and not (member.wanted or member.events)
-            and self._completed(member) >= min(self.collectives, member.fail_from)
+            and (self._alone(member) or self._completed(member) >= min(self.collectives, member.fail_from))
             for member in state.members
             if member.life is Life.joined
         )
@@ -189,7 +189,7 @@ class Membership:
     def _window_steps(self, state: State, place: int, at: AtSwitch) -> Iterator[tuple[str, State]]:
         member = state.members[place]
         collective, first = divmod(member.sent, self.packets)
-        begins = self.engine.may_begin(member, collective)
+        begins = self.engine.may_begin(member, collective) and not self._alone(member)
         if member.sent < self.numbers and begins and self.rule.may_send(member.front):
             moved = member._replace(front=(member.front[0] + 1, member.front[1]))
             after = state
@@ -289,6 +289,10 @@ class Membership:
                 _with(state, place, again)._replace(bounds=bounds),
             )
 
+    def _alone(self, member: Member) -> bool:
+        """True for the only member of a generation: its calls need no packets."""
+        return self.admissions[member.admission].world_size == 1
+
     def _token(self, member: Member) -> int:
         return self.admissions[member.admission].token
 
@@ -316,8 +320,8 @@ class Membership:
             member.phase is Phase.run
             and member.sure <= first < min(member.fail_from, self.collectives)
             and any(
-                other.life is Life.left and other.job == member.job and other.sent <= member.base
-                for other in state.members
+                other.life is Life.left and (other.job != member.job or other.sent <= member.base)
+                for other in map(state.members.__getitem__, self.admissions[member.admission].places)
             )
         )
 

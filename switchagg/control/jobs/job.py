@@ -151,6 +151,10 @@ class Member:
         """The rank that it joined as."""
         return self.request.rank
 
+    def is_behind(self, token: int) -> bool:
+        """Returns True for its token of the generation before: it has not been told of its new admission."""
+        return self.admission is not None and token == self.former != self.admission.token
+
 
 class ChangeReason(StrEnum):
     """The cause of a change of membership."""
