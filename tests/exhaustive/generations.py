@@ -30,6 +30,7 @@ from tests.exhaustive.search import Wrong
 PAUSE = WORDS - 1  # the word of a header in which rank 0 asks for a pause
 
 
+@cache
 def contribution(place: int, job: int, number: int, pause: bool) -> Words:
     """A member's words in a generation: in another word than in the one before, and with a mark for a pause."""
     words = words_of(place, number)
@@ -43,6 +44,7 @@ def contribution(place: int, job: int, number: int, pause: bool) -> Words:
     return tuple(moved)
 
 
+@cache
 def total(places: tuple[int, ...], job: int, number: int, pause: bool) -> Words:
     """The sum of what these members contribute; rank 0 is the one that asks for a pause."""
     given = [contribution(place, job, number, pause and place == places[0]) for place in places]
@@ -62,6 +64,7 @@ class Generation:
         self, programs: Programs, installed: Installed, former: tuple[Installed, ...], packets: int
     ) -> None:
         self._programs, self._installed = programs, installed
+        self._packets = packets
         entry = installed.entry
         self.job, self.places, self.slots, self.base = entry.job, installed.places, entry.slots, entry.base
         self.addresses = tuple(worker.address for worker in entry.workers)
@@ -122,7 +125,17 @@ class Generation:
                 after, out = self._receive(0, index, state, data, source)
                 if after != state or out:
                     raise Wrong(f"a packet of a former generation was taken: {Header.unpack(data)}")
+            self._refuse_fenced(index, state)
         return self._numbers[state]
+
+    def _refuse_fenced(self, index: int, state: Slot) -> None:
+        """Whatever a fenced member sends changes nothing, so its process need not be followed any more."""
+        for bit in range(len(self.places)):
+            for number in range(self._packets):
+                packet = self._packet_of(self._installed, bit, number)
+                after, out = self._receive(1 << bit, index, state, packet, self.addresses[bit])
+                if after != state or out:
+                    raise Wrong(f"a packet of a fenced worker was taken: {Header.unpack(packet)}")
 
     def _contribute(
         self, state: int, fenced: int, bit: int, number: int, pause: bool

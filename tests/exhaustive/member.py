@@ -81,7 +81,7 @@ def freeze(member: Member, packets: int) -> Member:
 
 def finish(member: Member, complete_to: int) -> Member:
     """Goes on until so many are complete."""
-    return member._replace(limit=max(member.limit, complete_to), phase=Phase.finish, answer=None)
+    return member._replace(limit=max(member.limit, complete_to), phase=Phase.finish)
 
 
 def pause(member: Member, collective: int) -> Member:

@@ -263,12 +263,6 @@ class Membership:
                 yield f"worker {place} proceeds", self._call(
                     _with(state, place, waiting), "proceed", place, self._token(member)
                 )
-            case Phase.progress if member.answer is not None:
-                assert isinstance(member.answer, int)
-                if member.answer < self._completed(member):
-                    raise Wrong(f"worker {place} is told to complete fewer collectives than it has")
-                moved = self.engine.finish(member, member.answer)
-                yield f"worker {place} is to complete {member.answer} collectives", _with(state, place, moved)
             case Phase.proceed if member.answer is not None:
                 yield f"worker {place} resumes", self._resumed(state, place)
         if member.phase is Phase.run and (member.wanted or self.engine.halted(member, self.packets)):
@@ -405,9 +399,16 @@ class Membership:
                 return state._replace(switch=(*state.switch, AtSwitch(number, 0, first)))
             case Fenced(job, bits):
                 at = self._at(state, job)
-                return state if at is None else self._with_switch(
-                    state, at, at._replace(fenced=at.fenced | bits)
-                )  # fmt: skip
+                if at is None:
+                    return state
+                generation = self._generation(state, at)
+                fenced = [place for place in generation.places if bits >> generation.bit_of(place) & 1]
+                members = tuple(
+                    _forgotten(member, job) if place in fenced else member
+                    for place, member in enumerate(state.members)
+                )
+                after = self._with_switch(state, at, at._replace(fenced=at.fenced | bits))
+                return after._replace(members=members)
             case Removed(job):
                 at = self._at(state, job)
                 members = tuple(_forgotten(member, job) for member in state.members)
@@ -425,7 +426,11 @@ class Membership:
                     raise Wrong(f"worker {place} is refused: {message.content}")
                 case "event", Life.joined:
                     member = member._replace(events=(*member.events, message.content))
-                case ("progress" | "proceed") as step, Life.joined if member.phase.name == step:
+                case "progress", Life.joined if member.phase is Phase.progress:
+                    if message.content < self._completed(member):
+                        raise Wrong(f"worker {place} is told to complete fewer collectives than it has")
+                    member = self.engine.finish(member, message.content)
+                case "proceed", Life.joined if member.phase is Phase.proceed:
                     member = member._replace(answer=message.content)
                 case "join", Life.joining:
                     admission = message.content
@@ -456,7 +461,7 @@ def _shut(member: Member, life: Life) -> Member:
 
 
 def _forgotten(member: Member, job: int) -> Member:
-    """A process that is no more, once the switch has no generation that its packets could reach."""
+    """A process whose packets the switch takes no more, since it was fenced or its generation removed."""
     if member.job != job or member.life is Life.joined:
         return member
     return Member(Life.gone if member.life is Life.lost else member.life)
