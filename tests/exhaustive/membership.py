@@ -1,7 +1,7 @@
 """Workers, one switch and a controller, while workers are lost, leave and come back: every schedule.
 
 The controller is the product's book of jobs, a member's reaction to events its state machine
-(`controller.py`); slots and windows are the reference programs; the engine's part is `member.py`. A state has
+(`controller.py`); slots and windows are the reference programs; the engine's part is `engine_rules.py`. A state has
 what the controller knows and what it has not yet had the switch do; the generations at the switch; each
 worker; and how many losses and the like are still to come. The properties, besides those of `one_switch`:
 
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Final, NamedTuple
 
-import tests.exhaustive.member
+import tests.exhaustive.engine_rules
 import worker_lib.membership
 from switchagg.control.jobs.records import Admission
 from switchagg.wire.header import Header, Op
@@ -46,11 +46,11 @@ PRESENT: Final = (Life.joined, Life.lost)
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The programs that are searched: the book of jobs, the machine of a member, and `member.py`."""
+    """The programs that are searched: the book of jobs, the machine of a member, and `engine_rules.py`."""
 
     book: Any = None
     machine: ModuleType = worker_lib.membership
-    member: Any = tests.exhaustive.member
+    engine: Any = tests.exhaustive.engine_rules
 
 
 class AtSwitch(NamedTuple):
@@ -103,7 +103,7 @@ class Membership:
         self.rule = WindowRule(self._programs, slots)
         self.controller = Controller(rules.book or book_module(), workers, slots)
         self.machines = Machines(rules.machine)
-        self.engine = rules.member
+        self.engine = rules.engine
         self.places = range(workers)
         self.admissions: list[Admission] = []
         self.installed: list[Installed] = []
@@ -119,11 +119,19 @@ class Membership:
         return state
 
     def finished(self, state: State) -> bool:
-        """True if at every present member every collective is complete or has failed."""
+        """True if at every present member every collective is complete or has failed.
+
+        One that is back may wait for the next header, unless a single member, which sends none, is there.
+        """
+        waiting = any(member.life is Life.joining for member in state.members)
         return all(
             member.phase is Phase.run
             and not (member.wanted or member.events)
-            and (self._alone(member) or self._completed(member) >= min(self.collectives, member.fail_from))
+            and (
+                not waiting
+                if self._alone(member)
+                else self._completed(member) >= min(self.collectives, member.fail_from)
+            )
             for member in state.members
             if member.life is Life.joined
         )
@@ -235,6 +243,9 @@ class Membership:
         there = [(place, each) for place, each in enumerate(state.members) if each.job == generation.job]
         most = max((each.base + each.front[1].bit_length() for _, each in there), default=0)
         for place, member in there:
+            for number in range(member.sent):
+                if self._holds(member, number) and not at.results >> number & 1:
+                    raise Wrong(f"worker {place} goes on without the RESULT of {number}")
             bit = generation.bit_of(place)
             if member.life is not Life.joined or at.fenced >> bit & 1:
                 continue
