@@ -128,6 +128,12 @@ _RULES: Final[dict[str, tuple[int, Bounds, Callable[[], Rules]]]] = {
     ),
 }  # fmt: skip
 
+_SIZES: Final = {  # of those that fewer packets are enough for
+    "opened-with-a-lost-rank": {"collectives": 1, "packets": 1},
+    "leave-counts-in-the-next-generation": {"collectives": 1, "packets": 1},
+    "event-of-a-former-generation-taken": {"collectives": 0},
+}
+
 
 def _fence_completes_rounds() -> Membership:
     slots = mistaken(
@@ -142,14 +148,15 @@ def _fence_not_looked_at() -> Membership:
     return Membership(2, Bounds(1), programs=Programs(slots=slots))
 
 
-def _with_rules(workers: int, bounds: Bounds, make: Callable[[], Rules]) -> Membership:
-    # Where more than one thing happens, a collective of one packet is enough.
-    size = {"collectives": 1, "packets": 1} if sum(bounds) > 1 and workers == 3 else {}
+def _with_rules(workers: int, bounds: Bounds, make: Callable[[], Rules], **size: int) -> Membership:
     return Membership(workers, bounds, rules=make(), **size)
 
 
 CHANGE_MISTAKES: Final[dict[str, Callable[[], Any]]] = {
-    **{f"change-{name}": partial(_with_rules, *given) for name, given in _RULES.items()},
+    **{
+        f"change-{name}": partial(_with_rules, *given, **_SIZES.get(name, {}))
+        for name, given in _RULES.items()
+    },
     "change-fence-completes-rounds": _fence_completes_rounds,
     "change-fence-not-looked-at": _fence_not_looked_at,
 }
