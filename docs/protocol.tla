@@ -208,6 +208,10 @@ RightSums ==
         /\ result.words = {<<w, result.g, result.q>> : w \in members[result.g]}
         /\ result.added = Cardinality(members[result.g])
 
+(* A worker takes RESULTs of its generation only. *)
+OwnResults ==
+    \A w \in Workers : \A q \in held[w] : \E result \in results : result.g = at[w] /\ result.q = q
+
 (* A RESULT that was sent is in the slots, on the whole way, while a survivor needs it. *)
 Answered ==
     \A w \in Survivors : at[w] = gen =>
@@ -215,10 +219,11 @@ Answered ==
             result.g = gen /\ result.q \in (0 .. sent[w][gen] - 1) \ held[w] =>
                 \A s \in {Root, SwitchOf(w)} : slot[s][result.q % P].q = result.q
 
-(* All who went on from a generation have completed the same collectives in it. *)
+(* All who went on from a generation have completed the same collectives in it, and all that any of them told. *)
 Agreement ==
-    \A v, w \in Workers : \A g \in Generations :
+    /\ \A v, w \in Workers : \A g \in Generations :
         ended[v][g] >= 0 /\ ended[w][g] >= 0 => ended[v][g] = ended[w][g]
+    /\ agreed >= 0 => \A w \in Survivors : said[w] <= agreed
 
 (* After the last loss every survivor completes every collective. *)
 Completes == []<>Finished

@@ -118,7 +118,9 @@ _RULES: Final[dict[str, tuple[int, Bounds, Callable[[], Rules]]]] = {
     "pause-before-the-collective": (
         3, Bounds(1, returns=1), _engine(("limit=collective + 1", "limit=collective")),
     ),
-    "early-event-forgotten": (2, Bounds(1, returns=1, repeats=1), _machine(("self._early.append(event)", "pass"))),
+    "early-event-forgotten": (
+        2, Bounds(1, returns=1, repeats=1), _machine(("self._early.append(event)", "pass")),
+    ),
     "event-of-a-former-generation-taken": (
         3, Bounds(2, returns=1),
         _machine((

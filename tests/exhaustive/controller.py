@@ -59,9 +59,7 @@ def book_module(
     same = ("first_seq = self._draw()", f"first_seq = {FIRST_SEQ}")
     module: Any = altered(switchagg.control.jobs.book, *book)
     module.JobLifecycle = altered(switchagg.control.jobs.lifecycle, *lifecycle, same).JobLifecycle
-    module.MembershipChanges = altered(
-        switchagg.control.jobs.membership_changes, *changes
-    ).MembershipChanges
+    module.MembershipChanges = altered(switchagg.control.jobs.membership_changes, *changes).MembershipChanges
     return module
 
 
@@ -113,10 +111,10 @@ class _Opened:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What the controller tells a member: an event, an answer to a call, or a refusal of it.
+    """The controller tells a member an event, an answer to a call, or a refusal of it.
 
-    `kind` is "event", "progress", "proceed", "join" or "refused"; `content` is the event's items, the number of
-    collectives to complete, the admission, or the refusal.
+    `kind` is "event", "progress", "proceed", "join" or "refused"; `content` is the event's items, the number
+    of collectives to complete, the admission, or the refusal.
     """
 
     place: int

@@ -1,6 +1,7 @@
-"""A member's rules in a change of membership, as `switchagg/native/worker/engine.cpp` has them: freeze, finish, resume.
+"""A member's rules in a change of membership: freeze, finish, resume, as the native engine has them.
 
-They are functions of its state. Collective i has the packet numbers from `packets * i` on.
+`switchagg/native/worker/engine.cpp` is the engine. The rules are functions of a member's state. Collective i
+has the packet numbers from `packets * i` on.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The slots of one generation at the switch, as functions of a state: `tests/reference/slots.py` itself is run.
+"""The slots of one generation at the switch, as functions of a state.
 
-The table has the entry and the INITs that the controller made. Each state of a slot that comes up is shown to
+`tests/reference/slots.py` itself is run. The table has the entry and the INITs that the controller made. Each state of a slot that comes up is shown to
 every packet that members of former generations may have sent, from the same addresses: none may change it.
 """
 
@@ -32,7 +32,7 @@ PAUSE = WORDS - 1  # the word of a header in which rank 0 asks for a pause
 
 @cache
 def contribution(place: int, job: int, number: int, pause: bool) -> Words:
-    """A member's words in a generation: in another word than in the one before, and with a mark for a pause."""
+    """A member's words: in another place than in the generation before, and with a mark for a pause."""
     words = words_of(place, number)
     if words is None and not pause:
         return None
@@ -107,7 +107,9 @@ class Generation:
         slot = table._jobs[self.job].slots[index]
         return slot.seq, slot.seen, slot.filled, tuple(map(int, slot.words)) if slot.filled else ()
 
-    def _receive(self, fenced: int, index: int, state: Slot, data: bytes, source: Any) -> tuple[Slot, list[Out]]:
+    def _receive(
+        self, fenced: int, index: int, state: Slot, data: bytes, source: Any
+    ) -> tuple[Slot, list[Out]]:
         table = self.table(fenced)
         slot = table._jobs[self.job].slots[index]
         slot.seq, slot.seen, slot.filled = state[:3]
@@ -150,9 +152,7 @@ class Generation:
         """The answer to a retransmission."""
         index = seq_of(number) % self.slots
         packet = self._packet_of(self._installed, bit, number, pause)
-        return sent_packets(
-            self._receive(fenced, index, self.states[state], packet, self.addresses[bit])[1]
-        )
+        return sent_packets(self._receive(fenced, index, self.states[state], packet, self.addresses[bit])[1])
 
     def overwritten(self, before: int, after: int) -> int | None:
         """The packet number whose content is lost when a slot goes from one state to another."""

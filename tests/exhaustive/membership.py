@@ -1,8 +1,8 @@
 """Workers, one switch and a controller, while workers are lost, leave and come back: every schedule.
 
 The controller is the product's book of jobs, a member's reaction to events its state machine
-(`controller.py`); slots and windows are the reference programs; the engine's part is `engine_rules.py`. A state has
-what the controller knows and what it has not yet had the switch do; the generations at the switch; each
+(`controller.py`); slots and windows are the reference programs; the engine's part is `engine_rules.py`. A
+state has the controller's book and what the switch has yet to do for it; the generations at the switch; each
 worker; and how many losses and the like are still to come. The properties, besides those of `one_switch`:
 
 * a RESULT has the sum of all members of its generation, and of none else;
@@ -64,7 +64,7 @@ class AtSwitch(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """How often each may happen."""
+    """The number of times that each may happen."""
 
     losses: int = 0
     leaves: int = 0
@@ -84,7 +84,7 @@ class State(NamedTuple):
 
 
 class Membership:
-    """`workers` workers with `slots` slots; each makes `collectives` calls of `packets` packets a generation."""
+    """`workers` workers with `slots` slots; in a generation each calls `collectives` of `packets` packets."""
 
     def __init__(
         self,
@@ -271,8 +271,9 @@ class Membership:
                 yield f"worker {place} takes {dict(member.events[0])}", self._takes_event(state, place)
             case Phase.finish if self.engine.halted(member, self.packets):
                 waiting = member._replace(phase=Phase.proceed)
-                yield f"worker {place} proceeds", self._call(
-                    _with(state, place, waiting), "proceed", place, self._token(member)
+                yield (
+                    f"worker {place} proceeds",
+                    self._call(_with(state, place, waiting), "proceed", place, self._token(member)),
                 )
             case Phase.proceed if member.answer is not None:
                 yield f"worker {place} resumes", self._resumed(state, place)
@@ -340,7 +341,11 @@ class Membership:
         if known.setdefault(member.job, done) != done:
             raise Wrong(f"worker {place} completed {done} collectives, another {known[member.job]}")
         machine, lost, early = self.machines.changed(member.machine, new)
-        if not lost and (member.base % self.packets or member.front[0]) and member.fail_from > self.collectives:
+        if (
+            not lost
+            and (member.base % self.packets or member.front[0])
+            and member.fail_from > self.collectives
+        ):
             raise Wrong(f"a collective of worker {place} was interrupted, and no worker was lost")
         moved = self.engine.resume(member, new.job, self._admission(new), machine)
         moved = moved._replace(events=(*moved.events, *early))
@@ -359,13 +364,11 @@ class Membership:
         self.admissions.append(admission)
         return len(self.admissions) - 1
 
-    # What becomes of processes.
+    # The ends of processes, and their return.
 
     def _life_steps(self, state: State, place: int) -> Iterator[tuple[str, State]]:
         member, bounds = state.members[place], state.bounds
-        others = any(
-            each.life is Life.joined for other, each in enumerate(state.members) if other != place
-        )
+        others = any(each.life is Life.joined for other, each in enumerate(state.members) if other != place)
         if member.life is Life.joined and bounds.losses and others:
             after = state._replace(bounds=bounds._replace(losses=bounds.losses - 1))
             gone = Life.gone if member.phase in (Phase.progress, Phase.proceed) else Life.lost
