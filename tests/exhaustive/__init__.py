@@ -12,6 +12,8 @@
     member.py        the state of a member
     engine_rules.py  the engine's part in a change of membership
     change_mistakes.py  mistakes in changes of membership
+
+    tla.py           docs/protocol.tla, and mistakes in it, with TLC: `make tla`
     __main__.py      all configurations: `make exhaustive`
 
 The network is the set of all packets ever sent: each may arrive at any time, again and again, in any order,

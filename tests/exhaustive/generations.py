@@ -1,7 +1,8 @@
 """The slots of one generation at the switch, as functions of a state.
 
-`tests/reference/slots.py` itself is run. The table has the entry and the INITs that the controller made. Each state of a slot that comes up is shown to
-every packet that members of former generations may have sent, from the same addresses: none may change it.
+`tests/reference/slots.py` itself is run. The table has the entry and the INITs that the controller made. Each
+state of a slot that comes up is shown every packet that members of former generations may have sent, from the
+same addresses: none may change it.
 """
 
 from __future__ import annotations

@@ -243,9 +243,9 @@ class Membership:
         there = [(place, each) for place, each in enumerate(state.members) if each.job == generation.job]
         most = max((each.base + each.front[1].bit_length() for _, each in there), default=0)
         for place, member in there:
-            for number in range(member.sent):
-                if self._holds(member, number) and not at.results >> number & 1:
-                    raise Wrong(f"worker {place} goes on without the RESULT of {number}")
+            held = (1 << member.base) - 1 | member.front[1] << member.base
+            if without := held & ~at.results:
+                raise Wrong(f"worker {place} goes on without the RESULT of {without.bit_length() - 1}")
             bit = generation.bit_of(place)
             if member.life is not Life.joined or at.fenced >> bit & 1:
                 continue
