@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
+from concurrent.futures import ProcessPoolExecutor
 
 from tests.exhaustive.change_mistakes import CHANGE_MISTAKES, SPARE
 from tests.exhaustive.membership import Bounds, Membership
@@ -38,33 +39,54 @@ CHANGES = [
 ]
 
 
+def _system(index: int) -> str:
+    name, packets, make = SYSTEMS[index]
+    return f"| {name} | {packets} | {_counts(search(make(packets)))}"
+
+
+def _change(index: int) -> str:
+    workers, slots, bounds = CHANGES[index]
+    found = search(Membership(workers, bounds, slots=slots))
+    return f"| {workers} | {slots} | {' | '.join(map(str, bounds))} | {_counts(found)}"
+
+
+def _spare(name: str) -> Searched:
+    return search(SPARE[name]())
+
+
+def _mistake(name: str) -> str:
+    try:
+        search({**MISTAKES, **CHANGE_MISTAKES}[name]())
+    except Wrong as wrong:
+        return f"| {name} | {len(str(wrong).splitlines()) - 1} steps |"
+    raise SystemExit(f"{name} was not found")
+
+
 def _counts(found: Searched) -> str:
     return f"{found.states:,} | {found.steps:,} | {found.depth} | {found.seconds:.1f} |"
 
 
 def main() -> None:
-    """Searches and prints."""
+    """Searches on all processors, and prints."""
     begun = time.perf_counter()
-    gc.disable()  # millions of tuples, and no cycles
-    print("| system | packets | states | steps | depth | seconds |")
-    print("| --- | --- | --- | --- | --- | --- |")
-    for name, packets, make in SYSTEMS:
-        print(f"| {name} | {packets} | {_counts(search(make(packets)))}", flush=True)
-    print("\n| workers | P | lost | left | asked again | back | states | steps | depth | seconds |")
-    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
-    for workers, slots, bounds in CHANGES:
-        found = search(Membership(workers, bounds, slots=slots))
-        print(f"| {workers} | {slots} | {' | '.join(map(str, bounds))} | {_counts(found)}", flush=True)
-    for make_spare in SPARE.values():
-        search(make_spare())
-    print("\n| mistake | found after |\n| --- | --- |")
-    for name, make_mistaken in {**MISTAKES, **CHANGE_MISTAKES}.items():
-        try:
-            search(make_mistaken())
-        except Wrong as wrong:
-            print(f"| {name} | {len(str(wrong).splitlines()) - 1} steps |", flush=True)
-        else:
-            raise SystemExit(f"{name} was not found")
+    # States are millions of tuples without cycles, so the collector would only cost time.
+    with ProcessPoolExecutor(initializer=gc.disable) as pool:
+        systems = pool.map(_system, range(len(SYSTEMS)))
+        changes = pool.map(_change, range(len(CHANGES)))
+        spare = pool.map(_spare, SPARE)
+        mistakes = pool.map(_mistake, [*MISTAKES, *CHANGE_MISTAKES])
+        print("| system | packets | states | steps | depth | seconds |")
+        print("| --- | --- | --- | --- | --- | --- |")
+        for line in systems:
+            print(line, flush=True)
+        print("\n| workers | P | lost | left | asked again | back | states | steps | depth | seconds |")
+        print("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+        for line in changes:
+            print(line, flush=True)
+        list(spare)
+        print("\n| mistake | found after |\n| --- | --- |")
+        for line in mistakes:
+            print(line, flush=True)
     print(f"\n{time.perf_counter() - begun:.0f} seconds")
 
 
