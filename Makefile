@@ -1,4 +1,4 @@
-# make install | demo | test | test-long | topo-test | experiments | fuzz | fuzz-sums | fuzz-native | threads | exhaustive | simulate | loss | soak | fuzz-api | training | torch-matrix | torch-kills | bench | lint. Each does its own set-up; needs Python 3.11+, a C++20 compiler and make.
+# make install | demo | test | test-long | topo-test | experiments | fuzz | fuzz-sums | fuzz-native | threads | exhaustive | tla | simulate | loss | soak | fuzz-api | training | torch-matrix | torch-kills | bench | lint. Each does its own set-up; needs Python 3.11+, a C++20 compiler and make.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -16,7 +16,7 @@ KILLS ?= 100
 WAY ?= reconfigure
 SOURCES := pyproject.toml CMakeLists.txt $(shell find switchagg worker_lib -name '*.cpp' -o -name '*.h')
 
-.PHONY: install demo test test-long topo-test experiments fuzz fuzz-sums fuzz-native threads exhaustive simulate loss soak fuzz-api training torch-matrix torch-kills bench lint format native clean
+.PHONY: install demo test test-long topo-test experiments fuzz fuzz-sums fuzz-native threads exhaustive tla simulate loss soak fuzz-api training torch-matrix torch-kills bench lint format native clean
 
 install: $(VENV)/.installed-$(EXTRAS)
 
@@ -60,6 +60,10 @@ threads: install
 # Every schedule of small jobs, and that mistakes in the rules are found; the tables of docs/verification.md.
 exhaustive: install
 	$(BIN)/python -m tests.exhaustive
+
+# docs/protocol.tla with TLC: TLA2TOOLS is the path of tla2tools.jar, unless tlc is on PATH.
+tla: install
+	$(BIN)/python -m tests.exhaustive.tla
 
 # Engines, switches and a network in virtual time: SCHEDULES random ones, with faults. SEED repeats a run.
 simulate: install

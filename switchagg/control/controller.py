@@ -194,7 +194,7 @@ class Controller:
         """
         with self._core.changing() as book:
             member = book.table.member(tenant.name, name, rank, token)
-            book.leave(member, begun, completed, why)
+            book.leave(member, begun, completed, why, token)
 
     def heartbeat(
         self, cookie: bytes, sequence: int, fields: Mapping[str, int], now: float | None = None
@@ -240,7 +240,7 @@ class Controller:
         with self._core.changing() as book:
             member = self._present(tenant, name, rank, token)
             with self._core.streams.call(member, ChangeStep.progress) as future:
-                book.changes.progress(member, completed)
+                book.changes.progress(member, completed, token)
             return future
 
     def proceed(
@@ -253,7 +253,7 @@ class Controller:
         with self._core.changing() as book:
             member = self._present(tenant, name, rank, token)
             with self._core.streams.call(member, ChangeStep.proceed) as future:
-                book.changes.proceed(member, address, port)
+                book.changes.proceed(member, address, port, token)
             return future
 
     def replay(

@@ -23,7 +23,7 @@ _JOB: Final = (
     *("policy", "policy_why"),
 )
 _GENERATION: Final = ("entry", "first_seq", "places", "fenced", "seats")
-_MEMBER: Final = ("request", "endpoint", "token", "former", "state", "why", "begun", "completed")
+_MEMBER: Final = ("request", "endpoint", "token", "former", "replays", "state", "why", "begun", "completed")
 _CHANGE: Final = ("reason", "why", "complete_to")
 
 
@@ -98,7 +98,7 @@ def _load_member(job: Job, saved: dict[str, Any]) -> Member:
         expires=0.0,
         cookie=cookie,
         admission=replace(admission, cookie=cookie),
-        **_read_fields(Member, _MEMBER, {"begun": None, "completed": None, **saved}),
+        **_read_fields(Member, _MEMBER, {"begun": None, "completed": None, "replays": False, **saved}),
     )
 
 

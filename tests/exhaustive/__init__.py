@@ -5,6 +5,15 @@
     one_switch.py    workers and one switch
     tree.py          workers, leaves and a root
     mistakes.py      mistakes in the rules, each of which must be found
+
+    membership.py    workers, one switch and a controller, while workers are lost, leave and come back
+    controller.py    the controller's book of jobs and members' state machines, each distinct call made once
+    generations.py   the slots of one generation
+    member.py        the state of a member
+    engine_rules.py  the engine's part in a change of membership
+    change_mistakes.py  mistakes in changes of membership
+
+    tla.py           docs/protocol.tla, and mistakes in it, with TLC: `make tla`
     __main__.py      all configurations: `make exhaustive`
 
 The network is the set of all packets ever sent: each may arrive at any time, again and again, in any order,

@@ -178,13 +178,13 @@ class Switch:
         sent."""
         index = seq_of(number) % self.slots
         after, out = self._receive(index, self.states[state], self._packet(bit, number), self.members[bit])
-        return self._number(index, after), _sent(out)
+        return self._number(index, after), sent_packets(out)
 
     def _answer(self, state: int, bit: int, number: int, reply: int) -> list[Sent]:
         """The answer to a retransmission."""
         index = seq_of(number) % self.slots
         packet = self._packet(bit, number, reply)
-        return _sent(self._receive(index, self.states[state], packet, self.members[bit])[1])
+        return sent_packets(self._receive(index, self.states[state], packet, self.members[bit])[1])
 
     def _refuse_foreign(self, index: int, state: Slot) -> None:
         """Nobody who is not a member, and no member by a jump, changes the slot or gets an answer."""
@@ -212,10 +212,10 @@ class Switch:
     def deliver(self, data: bytes) -> list[Sent]:
         """A leaf takes a packet of its parent."""
         assert self.parent is not None
-        return _sent(self._table.receive(data, self.parent.address))
+        return sent_packets(self._table.receive(data, self.parent.address))
 
 
-def _sent(out: Sequence[Out]) -> list[Sent]:
+def sent_packets(out: Sequence[Out]) -> list[Sent]:
     """Packets, each with all whom it goes to."""
     to: dict[bytes, list[Address]] = {}
     for address, data in out:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.exhaustive.change_mistakes import CHANGE_MISTAKES, SPARE
+from tests.exhaustive.membership import Bounds, Membership
 from tests.exhaustive.mistakes import MISTAKES
 from tests.exhaustive.one_switch import OneSwitch
 from tests.exhaustive.search import Wrong, search
@@ -18,6 +20,9 @@ from tests.exhaustive.tree import Tree
         pytest.param(lambda: OneSwitch(3, 2, 6), id="3-workers-2-slots"),
         pytest.param(lambda: Tree((1, 1), 2, 6), id="tree-of-1+1"),
         pytest.param(lambda: Tree((2, 1), 2, 6), id="tree-of-2+1"),
+        pytest.param(lambda: Membership(2, Bounds(1, 1, 1, 1)), id="2-workers-lost-left-and-back"),
+        pytest.param(lambda: Membership(3, Bounds(losses=1)), id="3-workers-1-lost"),
+        *(pytest.param(make, id=name) for name, make in SPARE.items()),
     ],
 )
 def test_every_schedule_ends_with_the_right_sums(make):
@@ -26,8 +31,8 @@ def test_every_schedule_ends_with_the_right_sums(make):
     assert found.states > 50
 
 
-@pytest.mark.parametrize("name", MISTAKES)
+@pytest.mark.parametrize("name", [*MISTAKES, *CHANGE_MISTAKES])
 def test_a_mistake_is_found(name):
     with pytest.raises(Wrong) as caught:
-        search(MISTAKES[name]())
+        search({**MISTAKES, **CHANGE_MISTAKES}[name]())
     print(caught.value)

@@ -219,11 +219,15 @@ class JobBook:
         begun: int | None = None,
         completed: int | None = None,
         why: str | None = None,
+        token: int | None = None,
     ) -> None:
-        """A rank is done with its job, having begun and completed so many collectives of this generation.
+        """A rank is done with its job, having begun and completed so many collectives of its generation.
 
         `why` is the exception that ended it, if one did. Then a job that shrinks has lost it; any other job
         completes what it has begun. Does nothing the second time.
+
+        Args:
+            token: the one that it shows; None for that of its newest admission.
         """
         job = member.job
         if member.state is not MemberState.joined:
@@ -232,12 +236,17 @@ class JobBook:
         if reason and job.on_loss is OnLoss.shrink:
             self.lost([member], reason)
             return
+        if member.admission is not None and (
+            job.id != member.admission.job or (token is not None and member.is_behind(token))
+        ):
+            begun = completed = 0  # the counts are of the generation before, from which all have gone on
         member.why, member.begun, member.completed = reason, begun, completed
         self._lifecycle.end_member(member, MemberState.left)
         text = f"rank {member.rank} of job {job.name!r} has {f'failed: {reason}' if reason else 'left'}"
         self._effects.log(EventKind.left, text, job, rank=member.rank)
         if job.failover is not None:
-            self._lifecycle.fail(job, f"{text} in a failover", _left_event(member, job.id))
+            why = f"{text} in a failover, and nobody can send again what it had sent"
+            self._lifecycle.fail(job, why, {"event": "switch", "why": why})
         elif not self._lifecycle.end_if_empty(job):
             self._effects.send_all(job, _left_event(member, job.id))
             if job.state is not JobState.failed:

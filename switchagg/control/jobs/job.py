@@ -131,6 +131,7 @@ class Member:
     endpoint: tuple[str, int] = ("", 0)  # source of its packets; a change of membership may bring another
     token: int = field(default=0, repr=False)  # in the newest generation; it learns this when that opens
     former: int = field(default=0, repr=False)  # its token before the latest admission
+    replays: bool = False  # a failover has brought that admission
     cookie: bytes = field(default=b"", repr=False)  # identifies it in heartbeats, in all generations
     state: MemberState = MemberState.joined
     admission: Admission | None = None
@@ -150,6 +151,15 @@ class Member:
     def rank(self) -> int:
         """The rank that it joined as."""
         return self.request.rank
+
+    def is_behind(self, token: int) -> bool:
+        """Returns True for its token of the generation before: it has not been told of its new admission.
+
+        Collectives have other numbers there, unless a failover has brought it.
+        """
+        if self.admission is None or self.replays:
+            return False
+        return token == self.former != self.admission.token
 
 
 class ChangeReason(StrEnum):

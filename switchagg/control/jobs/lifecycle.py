@@ -128,7 +128,7 @@ class JobLifecycle:
                 self._table.liveness.watch(member.cookie, job.deadline, now)
                 self._effects.add(effects.AnswerJoin(member))
             else:
-                member.former = former.token
+                member.former, member.replays = former.token, first_packet is not None
                 step = effects.ChangeStep.proceed if first_packet is None else effects.ChangeStep.replay
                 self._effects.add(effects.AnswerStep(member, step))
 

@@ -56,15 +56,22 @@ class MembershipChanges:
 
     # Calls of members.
 
-    def progress(self, member: Member, completed: int) -> None:
+    def progress(self, member: Member, completed: int, token: int | None = None) -> None:
         """A member has paused after so many collectives. The answer comes as an `AnswerStep`.
 
         Raises `AdmissionError` if the job is over, or the number is negative or too large.
+
+        Args:
+            token: the one that it shows; None for that of its newest admission.
         """
         job = self._changing(member)
         self._check_path(job)
         if not 0 <= completed < 1 << 63:
             raise AdmissionError(f"completed is {completed}; accepted: 0 and up", "bad_request")
+        if token is not None and member.is_behind(token):
+            # The answer to its `proceed` was lost. It has completed all that it had to before it called that.
+            self._effects.add(AnswerStep(member, ChangeStep.progress, completed))
+            return
         if job.change is None:
             # It paused for a change that this controller does not know any more, or not yet.
             job.change = Change(ChangeReason.move, f"rank {member.rank} has paused")
@@ -74,21 +81,24 @@ class MembershipChanges:
             self._effects.add(AnswerStep(member, ChangeStep.progress, job.change.complete_to))
         self.advance(job)
 
-    def proceed(self, member: Member, address: str, port: int) -> None:
+    def proceed(self, member: Member, address: str, port: int, token: int | None = None) -> None:
         """A member is done with the old generation, and will send from this address and port.
 
         The answer comes as an `AnswerStep`. Raises `AdmissionError` if the job is over, `progress` is not
         answered, or the port is another's.
+
+        Args:
+            token: the one that it shows; None for that of its newest admission.
         """
         job = self._changing(member)
         self._check_path(job)
         check_endpoint(address, port)
         change = job.change
+        if token is not None and member.is_behind(token):
+            # The answer to an earlier call of this member was lost.
+            self._effects.add(AnswerStep(member, ChangeStep.proceed))
+            return
         if change is None or change.complete_to is None:
-            if member.former and job.state is JobState.running:
-                # The answer to an earlier call of this member was lost.
-                self._effects.add(AnswerStep(member, ChangeStep.proceed))
-                return
             raise AdmissionError(
                 f"rank {member.rank} of job {job.name!r} cannot proceed: "
                 "its progress, and that of all others, comes first",

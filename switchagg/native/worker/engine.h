@@ -224,6 +224,7 @@ class Engine {
   uint64_t count_begun() const;
   bool halted() const { return frozen_ && completed_ >= limit_; }
   bool replaying() const { return window_.base() < replay_end_; }
+  uint32_t batch() const;  // packets in one
   bool has_work() const { return !broken_ && !suspended_ && (replaying() || (!queue_.empty() && !halted())); }
   void address(wire::Header& header, uint64_t packet_number) const;
   void readdress(uint8_t* packet, uint64_t packet_number) const;

@@ -16,7 +16,7 @@ _PRODUCT: Final = {
     "switch": ("slot_table", "slot_kernels", "frame", "hub_port"),
     "worker": (
         "window", "limbs", "refinement", "sequence", "plan", "stream", "stream_limbs", "density", "link_port",
-        "engine", "lane_kernels",
+        "engine", "engine_change", "lane_kernels",
     ),
 }  # fmt: skip
 _FLAGS: Final = (

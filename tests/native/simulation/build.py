@@ -16,6 +16,7 @@ _PRODUCT: Final = {
     "switch": ("slot_table", "slot_kernels", "loop"),
     "worker": (
         "window", "limbs", "refinement", "sequence", "plan", "stream", "stream_limbs", "density", "engine",
+        "engine_change",
         "lane_kernels",
     ),
 }  # fmt: skip

@@ -347,6 +347,50 @@ def test_a_switch_that_refuses_the_next_generation() -> None:
     assert free(jobs) == 64
 
 
+def test_a_call_that_is_made_again_gets_its_answer_again_and_changes_nothing() -> None:
+    jobs = book()
+    zero, one, two = run(jobs, world_size=3, **SHRINK)
+    old = token(zero)
+    jobs.lost([two], "its process ended")
+    change(jobs, [zero, one])
+    opened = generation(zero)
+    for another in ([], [one]):  # before another change, and in the middle of one
+        jobs.lost(another, "its process ended")
+        jobs.poll()
+        jobs.changes.progress(zero, 5, old)
+        assert answers(jobs.poll())[0] == AnswerStep(zero, ChangeStep.progress, 5)
+        jobs.changes.proceed(zero, *zero.endpoint, old)
+        assert answers(jobs.poll())[0] == AnswerStep(zero, ChangeStep.proceed)
+        assert generation(zero) is opened
+        assert zero.job.state is (JobState.moving if another else JobState.running)
+    jobs.changes.progress(zero, 0, token(zero))
+    assert answers(jobs.poll())[0].complete_to == 0
+
+
+def test_a_rank_that_leaves_in_a_change_has_begun_nothing_in_the_next_generation() -> None:
+    for opened in (False, True):
+        jobs = book()
+        zero, one, two = run(jobs, world_size=3, **SHRINK)
+        old = token(one)
+        jobs.lost([two], "its process ended")
+        for member in (zero, one):
+            jobs.changes.progress(member, 5)
+        for member in (zero, one):
+            proceed(jobs, member)
+        if opened:
+            carry_out(jobs)
+        jobs.poll()
+        jobs.leave(one, 5, 5, None, old)
+        (event,) = (event for event in told(jobs.poll(), zero) if event["event"] == "left")
+        assert (event["job"], event["begun"], event["completed"]) == (zero.job.id, [0], [0])
+
+        jobs = book()
+        zero, one = run(jobs, **SHRINK)
+        jobs.leave(one, 5, 4, None, token(one))
+        (event,) = (event for event in told(jobs.poll(), zero) if event["event"] == "left")
+        assert (event["begun"], event["completed"]) == ([5], [4])
+
+
 def test_questions_out_of_turn() -> None:
     jobs = book()
     zero, one = run(jobs, **SHRINK)
@@ -367,8 +411,6 @@ def test_questions_out_of_turn() -> None:
         proceed(jobs, member)
     carry_out(jobs)
     assert zero.job.state is JobState.running
-    proceed(jobs, zero)  # the answer was lost on its way: it is given again
-    assert answers(jobs.poll())[0].step is ChangeStep.proceed
     jobs.evict(zero.job, "me")
     for call in (lambda: jobs.changes.progress(zero, 1), lambda: proceed(jobs, zero)):
         with pytest.raises(AdmissionError, match="evicted by me") as error:

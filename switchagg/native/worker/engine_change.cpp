@@ -1,0 +1,172 @@
+// The engine in a change of membership, and from one switch to another (docs/protocol.md, sections 12 and 13).
+#include <algorithm>
+#include <chrono>
+#include <stdexcept>
+#include <string>
+
+#include "switchagg/native/shared/clock.h"
+#include "switchagg/native/worker/engine.h"
+
+namespace switchagg {
+namespace {
+
+// True if a call means the same under both memberships.
+bool means_the_same(const Call& call, const Admission& before, const Admission& after) {
+  if (before.rank == after.rank && before.workers == after.workers) return true;
+  if (call.bits == 8 && !call.auto_lanes && after.workers > 127) return false;  // too many workers for 8-bit lanes
+  return call.kind == Kind::allreduce || call.kind == Kind::barrier || call.kind == Kind::no_op;
+}
+
+}  // namespace
+
+uint64_t Engine::freeze() {
+  auto lock = contend();
+  frozen_ = true;
+  pausing_ = false;
+  limit_ = completed_;
+  port_->wake();
+  changed_.notify_all();
+  return completed_;
+}
+
+bool Engine::finish(uint64_t complete_to, int64_t slice_ns) {
+  auto lock = contend();
+  if (broken_ || !frozen_) return false;
+  limit_ = std::max(limit_, complete_to);
+  publish();  // collectives that ended before the limit rose
+  const int64_t until = now_ns() + slice_ns;
+  while (!broken_ && !halted()) {
+    const int64_t now = now_ns();
+    if (now >= until) break;
+    if (driving_ || !has_work()) {
+      changed_.wait_for(lock, std::chrono::nanoseconds(until - now));
+    } else {
+      drive(lock, nullptr, until);
+    }
+  }
+  return !broken_ && halted();
+}
+
+bool Engine::resume(std::unique_ptr<Port> port, const Admission& admission, bool lost) {
+  auto lock = contend();
+  port_->wake();
+  changed_.wait(lock, [this] { return !driving_; });
+  if (broken_) return false;
+  past_retransmissions_ += window_.retransmissions();
+  past_packets_ += window_.next();
+  past_port_ += port_->counters();
+  port_ = std::move(port);
+  const Admission before = admission_;
+  adopt(admission);
+
+  std::deque<std::shared_ptr<Collective>> queue;
+  queue.swap(queue_);
+  for (auto& work : queue) {
+    Collective& c = *work;
+    if (lost || c.begun) {
+      c.active.clear();
+      c.segments.clear();
+      set_status(c, Status::lost);
+    } else {
+      // Its header tells all ranks, because some may call it only now.
+      if (!means_the_same(c.call, before, admission)) c.call.withdrawn = true;
+      c.index = calls_++;
+      c.call.call_number = static_cast<uint32_t>(c.index);
+      c.call.rank = admission.rank;
+      c.call.workers = admission.workers;
+      c.generation = generation_.load();
+      queue_.push_back(std::move(work));
+    }
+  }
+  publish();
+  return true;
+}
+
+// Initializes the state of a new generation.
+void Engine::adopt(const Admission& admission) {
+  admission_ = admission;
+  stride_ = wire::kHeaderBytes + 4 * admission.words;
+  window_ = Window(admission.slots, batch(), admission.window_limit);
+  ring_ = port_->packet_memory(static_cast<size_t>(admission.slots) * stride_);
+  has_payload_.assign(admission.slots, 0);
+  ++generation_;
+  calls_ = 0;
+  completed_ = limit_ = begun_before_break_ = 0;
+  failed_from_ = UINT64_MAX;
+  frozen_ = pausing_ = pause_requested_ = false;
+  sparse_ = false;
+  if (Policy::valid(admission.policy)) policy_ = policy_sent_ = admission.policy;
+  last_result_ = 0;
+  sending_ = 0;
+  suspended_ = false;
+  replay_end_ = 0;
+  held_.assign(admission.slots, 0);
+}
+
+// ------------------------------------------------------------------------------------------------ another switch
+
+uint64_t Engine::suspend() {
+  auto lock = contend();
+  if (!suspended_) {
+    suspended_ = true;
+    port_->wake();
+    changed_.notify_all();
+    changed_.wait(lock, [this] { return !driving_; });
+    const uint64_t end = std::max(replay_end_, window_.next()), mask = admission_.slots - 1;
+    for (uint64_t q = end - std::min<uint64_t>(end, admission_.slots); q < end; ++q)
+      held_[q & mask] = window_.holds(q) || (q < replay_end_ && held_[q & mask]);
+    replay_end_ = end;
+  }
+  uint64_t lowest = window_.base();
+  while (lowest < replay_end_ && held_[lowest & (admission_.slots - 1)]) ++lowest;
+  return lowest;
+}
+
+bool Engine::move(std::unique_ptr<Port> port, const Admission& admission, uint64_t first) {
+  auto lock = contend();
+  if (broken_ || !suspended_) return false;
+  if (admission.slots != admission_.slots || admission.words != admission_.words || first > replay_end_ ||
+      replay_end_ - first > admission.slots)
+    throw std::invalid_argument("P = " + std::to_string(admission.slots) + ", K = " + std::to_string(admission.words) +
+                                ", first packet " + std::to_string(first) + "; accepted: " +
+                                std::to_string(admission_.slots) + ", " + std::to_string(admission_.words) + ", " +
+                                std::to_string(replay_end_) + " or at most P before");
+  uint8_t* const ring = port->packet_memory(static_cast<size_t>(admission.slots) * stride_);
+  admission_ = admission;
+  for (uint64_t q = first; q < replay_end_; ++q) {
+    uint8_t* const to = ring + (q & (admission.slots - 1)) * stride_;
+    std::copy_n(record(q), stride_, to);
+    readdress(to, q);
+  }
+  ring_ = ring;
+  past_port_ += port_->counters();
+  port_ = std::move(port);
+  past_retransmissions_ += window_.retransmissions();
+  window_ = Window(admission.slots, batch(), admission.window_limit, first);
+  last_result_ = 0;
+  suspended_ = false;
+  if (replaying()) {  // other ranks may need what this one needs no more
+    background_wanted_ = true;
+    if (!thread_) thread_.emplace([this] { this->background(); });
+  }
+  changed_.notify_all();
+  return true;
+}
+
+// Addresses a packet of an earlier switch to this one.
+void Engine::readdress(uint8_t* packet, uint64_t packet_number) const {
+  wire::Header header = wire::Header::parse(packet);
+  address(header, packet_number);
+  header.flags &= static_cast<uint8_t>(~wire::kFlagRetransmission);
+  header.reply = 0;
+  header.write(packet);
+}
+
+void Engine::address(wire::Header& header, uint64_t packet_number) const {
+  header.job = admission_.job;
+  header.token = admission_.token;
+  header.seq = admission_.first_seq + static_cast<uint32_t>(packet_number);
+  header.slot = static_cast<uint16_t>(admission_.base + (header.seq & (admission_.slots - 1)));
+}
+
+}  // namespace switchagg
