@@ -54,10 +54,16 @@ class Site:
 
     def kill_switch(self, name: str) -> None:
         """Ends a switch, whatever it is at."""
-        self._switches[name].kill()
-        self._switches[name].communicate()
+        switch = self._switches.pop(name)
+        switch.kill()
+        switch.communicate()
 
     def start_controller(self) -> None:
+        """Starts a controller on what an earlier one has left; returns when it has reached all switches."""
+        self.start_controller_only()
+        until(lambda: all(each["state"] == "up" for each in self.get("/v1/switches")))
+
+    def start_controller_only(self) -> None:
         """Starts a controller on what an earlier one has left."""
         switches = [
             word
@@ -66,7 +72,6 @@ class Site:
         ]
         listen = ["--listen", f"127.0.0.1:{self.port}", "--state", str(self._state), "--log-level", "warning"]
         self._controller = _started("controller", *listen, *switches)
-        until(lambda: all(each["state"] == "up" for each in self.get("/v1/switches")))
 
     def kill_controller(self) -> None:
         """Ends it by SIGKILL."""
@@ -166,7 +171,34 @@ def test_the_controller_is_killed_and_comes_back(site: Site) -> None:
     until(lambda: not any(each["ranges"] for each in site.get("/v1/switches")))
 
 
-def test_a_switch_is_killed_and_comes_back(site: Site) -> None:
+def test_a_switch_is_killed_and_its_job_goes_on_at_the_other(site: Site) -> None:
+    seen: dict[str, Any] = {}
+
+    def act(talks: list[Talk]) -> None:
+        for each in talks:
+            each.until(20)
+        (job,) = site.get("/v1/jobs")
+        seen["switch"] = job["switch"]
+        site.kill_switch(job["switch"])
+        for each in talks:
+            each.until(each.said[-1]["turn"] + 100)
+        (job,) = site.get("/v1/jobs")
+        assert job["switch"] != seen["switch"]
+        assert job["state"] == "running"
+        site.start_switch(seen["switch"])
+        until(lambda: all(each["state"] == "up" for each in site.get("/v1/switches")))
+
+    for each in _work(site, "j", 3, act):
+        assert "error" not in each[-1], each[-1]
+        assert all(turn["exact"] for turn in each)
+    until(lambda: not any(each["ranges"] for each in site.get("/v1/switches")))
+
+
+def test_without_another_switch_a_job_ends(site: Site) -> None:
+    """The other switch is down before; the one that is left is started again, and holds nothing."""
+    (other,) = {"a", "b"} - {_first_switch(site)}
+    site.kill_switch(other)
+    until(lambda: any(each["state"] == "down" for each in site.get("/v1/switches")))
     seen: dict[str, Any] = {}
 
     def act(talks: list[Talk]) -> None:
@@ -180,8 +212,12 @@ def test_a_switch_is_killed_and_comes_back(site: Site) -> None:
 
     for each in _work(site, "j", 3, act):
         assert each[-1].get("error") == "SwitchError", each[-1]
-        assert any(said in each[-1]["text"] for said in ("restarted", "is gone: its port refuses packets"))
+        assert any(
+            said in each[-1]["text"]
+            for said in ("restarted", "is gone: its port refuses packets", "no other has room")
+        ), each[-1]
         assert all(turn["exact"] for turn in each[:-1])
+    site.start_switch(other)
     until(lambda: all(each["state"] == "up" for each in site.get("/v1/switches")))
     until(lambda: not any(each["ranges"] for each in site.get("/v1/switches")))
 
@@ -191,3 +227,15 @@ def test_a_switch_is_killed_and_comes_back(site: Site) -> None:
 
     for each in _work(site, "again", 3, go_on):
         assert all(turn["exact"] for turn in each)
+
+
+def _first_switch(site: Site) -> str:
+    """The switch that a job of three gets while both are empty."""
+    seen: list[str] = []
+
+    def look(talks: list[Talk]) -> None:
+        talks[0].until(1)
+        seen.append(site.get("/v1/jobs")[0]["switch"])
+
+    _work(site, "first", 3, look)
+    return seen[0]

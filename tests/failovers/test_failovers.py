@@ -1,0 +1,28 @@
+"""A switch is killed in the middle of all-reduces, alone and together with the controller."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("finsy", reason='needs the extra: pip install "switchagg[p4runtime]"')
+
+from tests.failovers.run import kills
+from tests.seeds import seed_of_this_run
+
+
+@pytest.mark.parametrize("transport", ["udp", "shm"])
+def test_a_job_survives_its_switches(tmp_path: Path, transport: str) -> None:
+    rng = random.Random(seed_of_this_run())
+    done = list(kills(tmp_path, rng, 4, workers=3, elements=1 << 21, transport=transport, controller=False))
+    assert len(done) == 4
+    for kill in done:
+        assert kill.same, kill
+
+
+def test_a_job_survives_its_switch_and_its_controller(tmp_path: Path) -> None:
+    rng = random.Random(seed_of_this_run())
+    for kill in kills(tmp_path, rng, 2, workers=3, elements=1 << 21, transport="udp", controller=True):
+        assert kill.same, kill

@@ -1,0 +1,29 @@
+"""One worker of `tests.failovers`: takes a call as a line of JSON, and writes one with the result's hash.
+
+usage: python -m tests.failovers.worker CONTROLLER JOB RANK WORKERS ELEMENTS TRANSPORT
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import time
+
+import numpy as np
+
+import worker_lib
+
+controller, job, rank, workers, elements, transport = sys.argv[1:]
+data = np.random.default_rng(int(rank)).standard_normal(int(elements)).astype(np.float32)
+tensor = np.empty_like(data)
+with worker_lib.connect(
+    controller, job, int(rank), int(workers), timeout=120.0, transport=transport
+) as session:
+    print(json.dumps({"joined": session.rank}), flush=True)
+    for line in sys.stdin:
+        tensor[:] = data
+        begun = time.monotonic()
+        session.allreduce(tensor, **json.loads(line))
+        seconds = time.monotonic() - begun
+        print(json.dumps({"sha256": hashlib.sha256(tensor).hexdigest(), "seconds": seconds}), flush=True)
