@@ -71,6 +71,8 @@ def test_join_and_leave(place: ServedController) -> None:
         "job": entry.job,
         "token": entry.workers[0].token,
         "result_token": entry.result_token,
+        "first_packet": 0,
+        "standby": False,
         "switch": {
             "name": "fake",
             "address": "127.0.0.1",
