@@ -33,8 +33,8 @@ class Results:
             if other[1:] != mine[1:]:
                 return (
                     f"job {job}: call {call} of rank {place} went into two results: rank {other[0]} has the "
-                    f"sum of calls {list(other[1])} with checksum {other[2]:#x}, rank {rank} of {list(calls)} "
-                    f"with {checksum:#x}"
+                    f"sum of calls {list(other[1])}, checksum {other[2]:#x}, "
+                    f"and rank {rank} that of calls {list(calls)}, checksum {checksum:#x}"
                 )
         while len(self._seen) > _KEPT:
             self._seen.popitem(last=False)
