@@ -17,7 +17,7 @@ import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from random import Random
@@ -137,7 +137,7 @@ class Chaos:
     Args:
         sites: where jobs run, by turns.
         jobs, workers: how many jobs, and ranks of each.
-        kinds: of faults; those without a target here are left out.
+        kinds: of faults, each with a target here.
         seed: of all that is random.
         say: takes a line for the user who watches.
     """
@@ -148,15 +148,14 @@ class Chaos:
         *,
         jobs: int,
         workers: int,
-        kinds: Iterable[Kind],
+        kinds: Sequence[Kind],
         seed: int,
         say: Callable[[str], None],
     ) -> None:
         self.outcome = Outcome()
         self._sites, self._say = sites, say
         self._rng = Random(f"{seed} faults")
-        targets = {site.separate for site in sites}
-        self._deck = Deck([kind for kind in kinds if _has_target(kind, targets)], self._rng)
+        self._deck = Deck(kinds, self._rng)
         self._jobs = []
         for number in range(jobs):
             dtype, bits, on_loss, transport = _KINDS_OF_JOBS[number % len(_KINDS_OF_JOBS)]
@@ -503,10 +502,6 @@ class Chaos:
 
 
 _NO_FAULT: Final = Draw(Kind("none", "none", "worker", "stop", (0.0, 0.0)), 0.0, 0.0, 1.0, 0.0, False)
-
-
-def _has_target(kind: Kind, separate: set[bool]) -> bool:
-    return {"worker": True, "host": False in separate}.get(kind.target, True in separate)
 
 
 def _signal(child: Child, number: int) -> None:

@@ -80,6 +80,9 @@ def run(args: argparse.Namespace) -> int:
             require(name in names, "fault", repr(name), ", ".join(names))
         kinds = [kind for kind in KINDS if kind.name in args.fault]
     sites = _sites(args.site)
+    targets = {"worker", *(("switch", "controller") if "separate" in sites else ())}
+    targets |= {"host"} if "inside" in sites else set()
+    kinds = [kind for kind in kinds if kind.target in targets]
     if args.seed is None:
         args.seed = secrets.randbelow(2**31)
     network = network_arguments(args)

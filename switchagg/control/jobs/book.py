@@ -17,8 +17,8 @@
   on_loss="shrink" the rank is fenced and the others go on. A job has ended when every rank has left or is
   lost, and everything that it had is free.
 * A name may have a new job while ranks of an earlier one are still present. A rank that has left, or was lost
-  from a job that does not take it back, joins the next one; any rank does once the earlier one has failed. So `connect()`, `close()`, `connect()` works at
-  every rank without a barrier.
+  from a job that does not take it back, joins the next one; any rank does once the earlier job has failed. So
+  `connect()`, `close()`, `connect()` works at every rank without a barrier.
 
     JobBook --+-- JobTable            names, ids, cookies, clocks of members
               +-- SwitchPool          the slots of all switches
