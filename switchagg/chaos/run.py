@@ -325,7 +325,7 @@ class Chaos:
             if fault.ended is None and now >= fault.began + fault.draw.seconds:
                 self._undo(fault)
         for member in self._all_members():
-            if member.due is not None and now >= member.due and not self._stopping:
+            if member.child is None and member.due is not None and now >= member.due and not self._stopping:
                 self._launch(member)
         for rank in (rank for job in self._jobs for rank in job.ranks):
             silence = now - rank.heard
