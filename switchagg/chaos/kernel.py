@@ -53,7 +53,7 @@ class SocketFilter:
     """
 
     def __init__(self, pid: int, program: Sequence[_Instruction]) -> None:
-        self._sockets = _udp_sockets(pid)
+        self._sockets = udp_sockets(pid)
         code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *each) for each in program))
         for each in self._sockets:
             given = struct.pack("HP", len(program), ctypes.addressof(code))
@@ -68,8 +68,8 @@ class SocketFilter:
         self._sockets = []
 
 
-def _udp_sockets(pid: int) -> list[socket.socket]:
-    """Returns duplicates of the IPv4 UDP sockets of a process."""
+def udp_sockets(pid: int) -> list[socket.socket]:
+    """Returns duplicates of the IPv4 UDP sockets of a process. Raises `OSError` where that is not allowed."""
     found = []
     pidfd = os.pidfd_open(pid)
     try:

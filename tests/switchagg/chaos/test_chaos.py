@@ -18,7 +18,7 @@ separate = pytest.mark.skipif(
 
 def test_jobs_under_faults_have_right_sums_and_come_back() -> None:
     seed = str(seed_of_this_run())
-    status, out, err = outcome("chaos", "--seconds", "15", "--seed", seed, "--errors")
+    status, out, err = outcome("chaos", "--seconds", "15", "--seed", seed, "--errors", seconds=200)
     assert status == 0, out + err
     assert f"seed {seed}" in err
     assert "WRONG" not in out
@@ -28,7 +28,7 @@ def test_jobs_under_faults_have_right_sums_and_come_back() -> None:
 @separate
 def test_sums_that_the_network_has_made_wrong_are_found() -> None:
     options = ["--site", "separate", "--jobs", "2", "--seconds", "20", "--corrupt", "0.02"]
-    status, out, err = outcome("chaos", *options, "--fault", "worker-stop", "--seed", "11")
+    status, out, err = outcome("chaos", *options, "--fault", "worker-stop", "--seed", "11", seconds=200)
     assert status == 1, out + err
     assert "WRONG: " in out
     assert "(seed 11)" in out
