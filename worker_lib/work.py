@@ -388,7 +388,8 @@ class Work:
             return WorkerLostError(
                 f"{_named(ranks)} left the job or died; {name} could not be done within {seconds}", ranks
             ), True
-        stats, late = state.engine.stats(), state.late_ranks()
+        stats = state.engine.stats()
+        late = None if trouble == NO_ANSWER else state.late_ranks()
         parts = [
             f"{name} was not done within {seconds} on rank {state.rank} of {state.world_size}",
             f"{native.results} of {native.packets or '?'} results so far asked for had come",
