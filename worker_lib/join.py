@@ -318,18 +318,20 @@ class Membership:
             self.controller, lambda: (tuple(int(rank) for rank in job["lost"]), str(job.get("why") or ""))
         )
 
-    def awaited(self, timeout: float = SHORT_TIMEOUT) -> tuple[int, ...]:
+    def awaited(self, timeout: float = SHORT_TIMEOUT) -> tuple[int, ...] | None:
         """Returns the ranks whose packets the switch lacks in the oldest incomplete round, in order.
 
-        It returns none where no slot waits, or the switch does not show its slots. Raises `SwitchError` where
-        the controller or the switch does not answer.
+        It returns none where no slot waits, and None where the switch does not show its slots. Raises
+        `SwitchError` where the controller or the switch does not answer.
 
         Args:
             timeout: seconds that each step of the question may take.
         """
         query = urlencode({"job": self.name, "id": self.job})
         answer = http_client.call_once(self._there, "GET", f"/v1/slots?{query}", timeout=timeout)
-        behind = _field(self.controller, lambda: places_behind(answer["slots"] or []))
+        if _field(self.controller, lambda: answer["slots"]) is None:
+            return None
+        behind = _field(self.controller, lambda: places_behind(answer["slots"]))
         return tuple(rank for rank, place in enumerate(self.places) if place in behind)
 
     def close_descriptors(self) -> None:

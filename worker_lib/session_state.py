@@ -24,6 +24,7 @@ from worker_lib.monitor import MembershipMonitor
 PENDING, DONE, MISMATCH, TIMEOUT, ABORTED, LOST, MOVED = range(7)  # statuses of a `_native.Collective`
 NO_ANSWER: Final = "the controller does not answer either"
 _ASK_TIMEOUT: Final = 3.0  # seconds for asking the controller who is missing, after a timeout
+_PROBE_SECONDS: Final = 0.5  # for a small packet's answer
 _LEAVE_SECONDS: Final = 5.0  # at most, for other threads to come out of the engine
 _RECORDS: Final = 32  # collectives that a session remembers
 _TOLD: Final = 4  # of these, in the notes of an error
@@ -268,12 +269,21 @@ class SessionState:
         except SwitchAggError:
             return (), NO_ANSWER
 
-    def late_ranks(self) -> tuple[int, ...]:
-        """Asks the switch, through the controller, whose packets it waits for; none where it cannot say."""
+    def late_ranks(self) -> tuple[int, ...] | None:
+        """Asks the switch, through the controller, whose packets it waits for; None where it cannot say."""
         try:
-            return () if self.monitor is None else self.monitor.member.awaited(_ASK_TIMEOUT)
+            return None if self.monitor is None else self.monitor.member.awaited(_ASK_TIMEOUT)
         except SwitchAggError:
-            return ()
+            return None
+
+    def small_packets_pass(self) -> bool:
+        """Asks the switch itself, after a time-out: True if it answers a packet without words over UDP."""
+        assert self.engine is not None
+        return (
+            self.monitor is not None
+            and self.monitor.transport == "udp"
+            and self.engine.probe(int(_PROBE_SECONDS * 1e9))
+        )
 
     def break_off(self, why: str) -> None:
         """From here on no buffer is touched and every call raises."""

@@ -30,6 +30,7 @@ from switchagg.errors import (
     UsageError,
     WorkerLostError,
 )
+from switchagg.wire.header import HEADER_BYTES, max_words
 from worker_lib import _native
 from worker_lib.plan import BOUNDED, EXACT, ReduceOp, differing_fields
 from worker_lib.session_state import (
@@ -47,6 +48,7 @@ from worker_lib.session_state import (
 _L = TypeVar("_L")
 _T = TypeVar("_T")
 _SLICE_NS: Final = 50_000_000  # how often a waiting thread looks for signals
+_ETHERNET_MTU: Final = 1500  # bytes
 _SLOW: Final = 30.0  # seconds of waiting after which late ranks are named in the log
 _REFUSALS: Final = 3  # of packets by the switch's port in such a silence, after which it is gone
 _SILENCE_NS: Final = 1_000_000_000  # until it counts that a rank has left, or that the port refuses packets
@@ -386,18 +388,24 @@ class Work:
             return WorkerLostError(
                 f"{_named(ranks)} left the job or died; {name} could not be done within {seconds}", ranks
             ), True
-        stats, late = state.engine.stats(), state.late_ranks()
+        stats = state.engine.stats()
+        late = None if trouble == NO_ANSWER else state.late_ranks()
         parts = [
             f"{name} was not done within {seconds} on rank {state.rank} of {state.world_size}",
             f"{native.results} of {native.packets or '?'} results so far asked for had come",
             f"{stats['retransmissions']} packets had been sent again",
         ]
+        # No RESULT ever, and no sign of this rank's packets at the switch: is the path's MTU too small?
+        unseen = not stats["results"] and not stats["refused"] and (not late or state.rank in late)
+        too_large = unseen and state.small_packets_pass()
         if late == (state.rank,):
             parts.insert(1, "the switch waits for packets of this rank alone, which do not get there")
         elif late:
             parts.insert(1, f"the switch waits for {_named(late)}, late or unable to reach it")
         if stats["refused"]:
             parts.append("the switch's port refuses packets: no switch is running there")
+        elif too_large:
+            parts.append(self._about_size(certain=late is not None))
         elif late:
             pass
         elif not stats["results"]:
@@ -410,6 +418,23 @@ class Work:
             parts.append(trouble)
         text = "; ".join(parts) + ". The session is broken: connect again."
         return CollectiveTimeout(text), trouble != NO_ANSWER
+
+    def _about_size(self, *, certain: bool) -> str:
+        """The sentence about packets that get no answer while small ones do.
+
+        Not certain where the switch does not show its slots: then ranks that are late look the same.
+        """
+        monitor = self._state.monitor
+        assert monitor is not None
+        words = monitor.member.words
+        fits = max_words(_ETHERNET_MTU)
+        text = (
+            f"UDP packets of {HEADER_BYTES + 4 * words:,} bytes get no answer, but one of {HEADER_BYTES} does"
+        )
+        if not certain:
+            text += ": other ranks are late, or"
+        text += f"{':' if certain else ''} the path's MTU is smaller than words={words} needs"
+        return f"{text} (connect(words={fits}) fits {_ETHERNET_MTU:,} bytes)" if words > fits else text
 
 
 def _called(label: Label) -> str:

@@ -18,6 +18,7 @@ COMMANDS: Final = {
     "run": ("run", "start n local processes with a switch between them"),
     "topo": ("topo", "build a network in Mininet and run a job across it"),
     "bench": ("bench", "measure this project's all-reduce beside gloo's and OpenMPI's"),
+    "chaos": ("chaos", "run jobs under faults at random moments, and check every sum"),
     "experiment": ("experiment", "check claims of papers through the switch, and write a report"),
     "switch": ("switch", "run a software switch"),
     "shell": ("shell", "open p4runtime-shell on a switch"),

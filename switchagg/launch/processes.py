@@ -265,6 +265,14 @@ class Processes:
                 self._selector.register(stream, selectors.EVENT_READ, sink)
         return child
 
+    def forget(self, child: Child) -> None:
+        """Lets go of a child that has ended, for those who start many; its kept output is gone then."""
+        self.children.remove(child)
+        for stream in (child.process.stdout, child.process.stderr, child.kept):
+            if stream is not None:
+                stream.close()
+        child.kept = None
+
     def running(self) -> list[Child]:
         """Returns the children that have not ended, as far as events tell."""
         return [child for child in self.children if child.status is None]

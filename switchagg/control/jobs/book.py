@@ -17,8 +17,8 @@
   on_loss="shrink" the rank is fenced and the others go on. A job has ended when every rank has left or is
   lost, and everything that it had is free.
 * A name may have a new job while ranks of an earlier one are still present. A rank that has left, or was lost
-  from a job that does not take it back, joins the next one. So `connect()`, `close()`, `connect()` works at
-  every rank without a barrier.
+  from a job that does not take it back, joins the next one; any rank does once the earlier job has failed. So
+  `connect()`, `close()`, `connect()` works at every rank without a barrier.
 
     JobBook --+-- JobTable            names, ids, cookies, clocks of members
               +-- SwitchPool          the slots of all switches
@@ -520,8 +520,11 @@ def _lost_event(job: Job, job_id: int, ranks: list[int], why: str) -> dict[str, 
 def joinable(jobs: Sequence[Job], name: str, request: JoinRequest) -> Job | None:
     """Returns the one of the jobs of that name, older ones first, that a rank joins; None for a new one.
 
+    Members of failed jobs take no rank: they may have gone while no controller was there to hear it.
+
     Raises `AdmissionError` if the rank is taken, or the newest job does not take it.
     """
+    jobs = [job for job in jobs if job.state is not JobState.failed]
     for job in jobs:
         there = job.back.get(request.rank) or job.members.get(request.rank)
         if there is not None and there.state is MemberState.joined:

@@ -188,6 +188,41 @@ int64_t Engine::silence_ns(uint64_t completed) {
   return now_ns() - last_result_;
 }
 
+bool Engine::probe(int64_t timeout_ns) {
+  constexpr int kTimes = 5;  // packets get lost
+  auto lock = contend();
+  changed_.wait(lock, [this] { return !driving_; });
+  if (!broken_ || closing_) return false;
+  wire::Header asked;
+  asked.op = static_cast<uint8_t>(wire::Op::SUM);
+  asked.flags = wire::kFlagRetransmission;
+  asked.job = admission_.job;
+  asked.token = admission_.token;
+  asked.seq = admission_.first_seq - 1;
+  asked.slot = static_cast<uint16_t>(admission_.base + (asked.seq & (admission_.slots - 1)));
+  uint8_t packet[wire::kHeaderBytes];
+  asked.write(packet);
+  const Endpoint to[] = {admission_.switch_at};
+  const Segment segments[] = {{packet, wire::kHeaderBytes}};
+  for (int i = 0; i < kTimes; ++i) {
+    port_->send(to, segments);
+    const int64_t until = now_ns() + timeout_ns / kTimes;
+    for (int64_t left = timeout_ns / kTimes; left > 0; left = until - now_ns()) {
+      if (!port_->wait(left)) break;
+      received_.clear();
+      port_->receive(received_);
+      for (const Received& r : received_) {
+        if (r.size < wire::kHeaderBytes) continue;
+        const wire::Header h = wire::Header::parse(r.header);
+        if (h.op == static_cast<uint8_t>(wire::Op::RESULT) && h.job == asked.job &&
+            h.token == admission_.result_token && h.seq == asked.seq)
+          return true;
+      }
+    }
+  }
+  return false;
+}
+
 void Engine::break_all(Status status) {
   begun_before_break_ = count_begun();
   for (auto& c : queue_) set_status(*c, status);

@@ -198,6 +198,9 @@ class Engine {
   void set_policy(uint32_t word) { policy_sent_ = word; }
   // Nanoseconds since the last RESULT, while one is outstanding, of a collective from number `completed` on.
   int64_t silence_ns(uint64_t completed);
+  // Of a broken engine that has never had a RESULT: asks the switch, by a packet without words, for the RESULT of the round
+  // before the first, which has none either. True if that comes within `timeout_ns`: small packets pass.
+  bool probe(int64_t timeout_ns);
   // In a forked child: closes the inherited sockets and forgets the thread. Call nothing else afterwards.
   void abandon();
 

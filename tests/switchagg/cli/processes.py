@@ -68,7 +68,9 @@ def command(arguments: Sequence[str], environment: Mapping[str, str] | None = No
         process.communicate()
 
 
-def outcome(*arguments: str, environment: Mapping[str, str] | None = None) -> tuple[int, str, str]:
+def outcome(
+    *arguments: str, environment: Mapping[str, str] | None = None, seconds: float = 60.0
+) -> tuple[int, str, str]:
     """Runs `switchagg arguments` to its end; returns status, output and errors."""
     with command(arguments, environment) as running:
-        return running.finish()
+        return running.finish(seconds)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from switchagg.control.jobs.effects import LogEvent, Remove
-from switchagg.control.jobs.records import EventKind, JobState, SwitchState
+from switchagg.control.jobs.records import EventKind, JobState, MemberState, SwitchState
 from switchagg.errors import AdmissionError, SwitchError
 from switchagg.rules.switch import Capacity, Reconciled
 from tests.switchagg.control.job_books import (
@@ -61,6 +61,19 @@ def test_jobs_of_a_switch_that_forgot_them_fail() -> None:
     assert only(done, Remove) == [Remove(there)]
     jobs.lost([zero, one], "its process ended")
     again = run(jobs)
+    assert again[0].job.state is JobState.running
+
+
+def test_ranks_of_a_failed_job_join_the_next_one_while_the_old_members_are_still_there() -> None:
+    jobs = book()
+    zero, one = run(jobs)
+    jobs.switch_up("s", Reconciled(installed=(zero.job.id,)))
+    again = run(jobs)
+    assert again[0].job is not zero.job
+    assert again[0].job.state is JobState.running
+    assert zero.job.ranks(MemberState.joined) == [0, 1]
+    jobs.lost([zero, one], "silent for 5 s")
+    assert jobs.table.jobs() == [again[0].job]
     assert again[0].job.state is JobState.running
 
 
