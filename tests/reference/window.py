@@ -203,9 +203,7 @@ class Window:
             entry = self._entries[q]
             count += 1
             if entry.timed:
-                # Far more than the timer is a rank's or the switch's that stood still, not the path's.
-                most = max(2 * (entry.deadline - entry.sent_at), RTO_CEILING_NS)
-                self._samples.append(min(now - entry.sent_at, most))
+                self._samples.append(now - entry.sent_at)
         self._grow(count)
         while self.base < self.next and self._entries[self.base].done:
             del self._entries[self.base]

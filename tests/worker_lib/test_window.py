@@ -88,22 +88,6 @@ def test_a_repeated_position_gives_no_sample(make):
     assert w.srtt == 0
 
 
-def test_who_stood_still_for_seconds_raises_no_timer_to_seconds(make):
-    w = make(512, 4, 256)
-    now = 0
-    for q in range(50):
-        w.sent(1, now)
-        results(w, [q], now := now + MS)
-    sent = w.room()
-    w.sent(sent, now)
-    stopped = now
-    while now < stopped + 3000 * MS:  # by time-outs, only the first of them are repeated
-        now += 10 * MS
-        w.detect_lost(now)
-    results(w, range(50, 50 + sent), now)
-    assert RTO_CEILING_NS / 2 < w.rto < 3 * RTO_CEILING_NS
-
-
 def test_a_position_that_waits_for_other_ranks_gives_no_sample(make):
     w = make(64, 4, 32)
     w.sent(1, 0, timed=False)

@@ -58,8 +58,7 @@ void Window::answered(uint16_t stamp, bool is_new, int64_t now) {
 void Window::acknowledge(std::span<const uint64_t> accepted, int64_t now) {
   for (uint64_t q : accepted) {
     const Entry& e = at(q);
-    // A round trip of far more than the timer is a rank's or the switch's that stood still, not the path's.
-    if (e.timed) samples_.push_back(std::min(now - e.sent_at, std::max(2 * (e.deadline - e.sent_at), kRtoCeiling)));
+    if (e.timed) samples_.push_back(now - e.sent_at);
   }
   credit_ += static_cast<uint64_t>(accepted.size()) * std::max(batch_, cwnd_ / 4);
   const uint64_t steps = credit_ / cwnd_;
