@@ -124,7 +124,7 @@ _RULES: Final[dict[str, tuple[int, Bounds, Callable[[], Rules]]]] = {
     "event-of-a-former-generation-taken": (
         3, Bounds(2, returns=1),
         _machine((
-            'if kind in ("lost", "left", "pause") and job != self.generation.job:',
+            'if kind in ("lost", "left", "pause", "failover") and job != self.generation.job:',
             "if False:",
         )),
     ),
