@@ -116,7 +116,9 @@ def damage(path: Path, random: Random) -> None:
             (path.parent / f"{FILE}-wal").write_bytes(random.randbytes(random.choice((0, 32, 5000))))
         else:
             with (
-                contextlib.suppress(sqlite3.Error, OverflowError),
+                contextlib.suppress(
+                    sqlite3.Error, OverflowError, ValueError, LookupError, TypeError, AttributeError
+                ),
                 contextlib.closing(sqlite3.connect(path, isolation_level=None)) as database,
             ):
                 _change_rows(database, random)
