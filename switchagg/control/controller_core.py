@@ -86,20 +86,34 @@ class ControllerCore:
         self._heartbeat_address = heartbeat_address
         kept = self.journal.start()
         with self.lock:
-            self.book.table.last_id, self.book.table.last_number = kept.last_id, kept.last_number
+            table = self.book.table
+            table.last_id, table.last_number = kept.last_id, max(kept.last_number, *kept.jobs, 0)
             now = time.monotonic()
             for name in kept.switches.keys() & self.drivers.keys():
                 self.book.pool.switches[name].draining = kept.switches[name]
-            for document in kept.jobs.values():
-                try:
-                    job = job_codec.load(document or {}, self.epoch)
-                except (KeyError, TypeError, ValueError) as error:
-                    raise SwitchError(f"a job in the store cannot be read: {error!r}") from error
-                self.book.restore(job, now)
+            for number, document in kept.jobs.items():
+                self.book.restore(self._loaded(number, document or {}), now)
             self._carry_out()
         self._ticker.start()
         for agent in self.agents.values():
             agent.start()
+
+    def _loaded(self, number: int, document: dict[str, Any]) -> Job:
+        """Returns the job of a document. Raises `SwitchError` for one that no controller wrote."""
+        table = self.book.table
+        try:
+            job = job_codec.load(document, self.epoch)
+            cookies = [member.cookie for member in job.joined()]
+            if job.number != number:
+                raise ValueError(f"it calls itself job {job.number}")
+            if job.generation is not None and job.id in table.ids:
+                raise ValueError(f"its id {job.id} is another job's")
+            if len(set(cookies)) < len(cookies) or table.cookies.keys() & set(cookies):
+                raise ValueError("two members have the same cookie")
+        except ValueError as error:
+            where = self.journal.store.where
+            raise SwitchError(f"{where}: job {number} in it cannot be read: {error}") from error
+        return job
 
     def close(self) -> None:
         """Refuses pending joins, closes streams and ends the threads. Safe to call twice."""

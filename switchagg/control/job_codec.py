@@ -7,16 +7,19 @@ admitted is not in it: its connection ends with the controller.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import asdict, is_dataclass, replace
+from dataclasses import asdict, is_dataclass
 from enum import Enum
 from itertools import repeat
-from types import UnionType
+from types import NoneType, UnionType
 from typing import Any, Final, get_args, get_origin, get_type_hints
 
 from switchagg.control.jobs.job import Change, Generation, Job, Member, Placement
 from switchagg.control.jobs.records import Admission, JobState
 from switchagg.control.jobs.switch_resources import JobSize, SlotRange
+from switchagg.errors import SwitchAggError
+from switchagg.wire.header import MAX_TREE_WORKERS
 
 _JOB: Final = (
     *("number", "tenant", "name", "world_size", "spec", "state", "draining", "id"),
@@ -25,6 +28,7 @@ _JOB: Final = (
 _GENERATION: Final = ("entry", "first_seq", "places", "fenced", "seats")
 _MEMBER: Final = ("request", "endpoint", "token", "former", "replays", "state", "why", "begun", "completed")
 _CHANGE: Final = ("reason", "why", "complete_to")
+_LOST: Final = tuple[tuple[int, str], ...]
 
 
 def kept(job: Job) -> bool:
@@ -36,13 +40,17 @@ def kept(job: Job) -> bool:
 
 def dump(job: Job, epoch: float) -> dict[str, Any]:
     """Returns the document of a job. `epoch` is the unix time at which the book's clock was 0."""
-    generation, change = job.generation, job.change
+    placement, generation, change = job.placement, job.generation, job.change
+    if job.failover is not None and job.failover.former is not None:
+        # Its members are still in that one; another controller would begin the failover anew.
+        placement, generation = job.failover.former
     opened = job.state in (JobState.running, JobState.moving)
     members = [member for member in job.members.values() if member.admission] if opened else []
     return {
         **_fields(job, _JOB),
         "created": job.created + epoch,
-        "tree": None if job.placement is None else asdict(job.placement),
+        "id": job.id if generation is None or not generation.open else generation.id,
+        "tree": None if placement is None else asdict(placement),
         "shape": None if job.size is None else asdict(job.size),
         "generation": None if generation is None or not generation.open else _generation(generation),
         "change": None
@@ -67,39 +75,81 @@ def _member(member: Member) -> dict[str, Any]:
 def load(document: dict[str, Any], epoch: float) -> Job:
     """Returns the job of a document, as it is after a restart.
 
-    Raises `KeyError`, `TypeError` or `ValueError` for a document that `dump` cannot have written.
+    Raises `ValueError` for a document that `dump` cannot have written.
     """
+    try:
+        job = _load(document, epoch)
+    except (KeyError, TypeError, AttributeError, OverflowError, SwitchAggError) as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from error
+    _check(job)
+    return job
+
+
+def _load(document: dict[str, Any], epoch: float) -> Job:
     root = document.get("site")  # written when a job had one switch
     job = Job(
         **_read_fields(Job, _JOB, document),
-        created=document["created"] - epoch,
-        placement=_read(Placement, document.get("tree") if root is None else {"root": root}),
-        size=_read(JobSize, document["shape"]),
-        policy_since=document["policy_since"] - epoch,
+        created=_read(float, document["created"]) - epoch,
+        placement=_read(Placement | None, document.get("tree") if root is None else {"root": root}),
+        size=_read(JobSize | None, document["shape"]),
+        policy_since=_read(float, document["policy_since"]) - epoch,
     )
     if job.state not in (JobState.running, JobState.moving):
         job.state = JobState.queued if job.placement is None else JobState.created
         return job
     for saved in document["members"]:
         member = _load_member(job, saved)
+        if member.rank in job.members:
+            raise ValueError(f"rank {member.rank} is there twice")
         job.members[member.rank] = member
     if document["generation"] is not None and job.placement is not None:
         job.generation = _load_generation(job.ranges, document["generation"])
     if (change := document["change"]) is not None:
-        job.change = Change(**_read_fields(Change, _CHANGE, change), lost=dict(change["lost"]))
+        job.change = Change(**_read_fields(Change, _CHANGE, change), lost=dict(_read(_LOST, change["lost"])))
     return job
 
 
 def _load_member(job: Job, saved: dict[str, Any]) -> Member:
     cookie = bytes.fromhex(saved["cookie"])
-    admission = _read(Admission, {"senders": saved["admission"]["world_size"], **saved["admission"]})
+    given = {"senders": saved["admission"]["world_size"], **saved["admission"], "cookie": cookie}
     return Member(
         job,
         expires=0.0,
         cookie=cookie,
-        admission=replace(admission, cookie=cookie),
+        admission=_read(Admission, given),
         **_read_fields(Member, _MEMBER, {"begun": None, "completed": None, "replays": False, **saved}),
     )
+
+
+def _check(job: Job) -> None:
+    """Raises `ValueError` where parts of a job contradict each other."""
+    ranges, generation = job.ranges, job.generation
+    if any(each.size != job.size for each in ranges):
+        raise ValueError(f"its slots on {ranges[0].switch!r} are not of its size")
+    if any(each.base < 0 or each.slots < 1 or each.words < 1 for each in ranges):
+        raise ValueError(f"it has no slots on {ranges[0].switch!r}")
+    if not 1 <= job.world_size <= MAX_TREE_WORKERS:
+        raise ValueError(f"world_size is {job.world_size}")
+    if any(rank >= job.world_size for rank in job.members):
+        raise ValueError(f"rank {max(job.members)} in a world of {job.world_size}")
+    if generation is not None:
+        for part, there in zip(generation.parts, ranges, strict=True):
+            entry = part.entry
+            if (entry.job, entry.base, entry.slots, entry.words) != (
+                job.id,
+                there.base,
+                there.slots,
+                there.words,
+            ):
+                raise ValueError(f"its entry on {there.switch!r} is of other slots, or of another job")
+    if job.state is JobState.running:
+        if generation is None:
+            raise ValueError("it runs, and has no generation")
+        for member in job.joined():
+            assert member.admission is not None
+            seated = any(member.rank in part.senders for part in generation.parts)
+            if not seated or member.admission.switch not in [each.switch for each in ranges]:
+                raise ValueError(f"rank {member.rank} is on none of its switches")
 
 
 def _load_generation(ranges: Sequence[SlotRange], saved: dict[str, Any]) -> Generation:
@@ -125,17 +175,24 @@ def _read_fields(kind: Any, names: Sequence[str], document: dict[str, Any]) -> d
 
 
 def _read(kind: Any, value: Any) -> Any:
-    """Returns a value of JSON's types as `kind`: a dataclass, enum, tuple, or one of these or None.
+    """Returns a value of JSON's types as `kind`: a plain type, dataclass, enum, tuple, or a union of these.
 
-    Values of other types, also of unions of them, are taken as they are.
+    Raises `TypeError` for a value of another type.
     """
     kinds = get_args(kind)
-    if value is None:
-        return None
     if get_origin(kind) is UnionType:
-        return _read(kinds[0], value)
+        if value is None and NoneType in kinds:
+            return None
+        return _read(next((each for each in kinds if type(value) is each), kinds[0]), value)
     if get_origin(kind) is tuple:
+        if not isinstance(value, list | tuple) or (Ellipsis not in kinds and len(value) != len(kinds)):
+            raise TypeError(f"{value!r:.60} is no list as it should be")
         return tuple(map(_read, repeat(kinds[0]) if Ellipsis in kinds else kinds, value))
     if is_dataclass(kind):
         return kind(**_read_fields(kind, value, value))  # type: ignore[operator]
-    return kind(value) if issubclass(kind, Enum) else value
+    if issubclass(kind, Enum):
+        return kind(value)
+    accepted = (int, float) if kind is float else (kind,)
+    if type(value) not in accepted or (kind is float and not math.isfinite(value)):
+        raise TypeError(f"{value!r:.60} is no {kind.__name__}")
+    return value

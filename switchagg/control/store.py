@@ -115,7 +115,7 @@ class Store:
         except OSError as error:
             self._release()
             raise UsageError(f"{self.where}: {error.strerror or error}") from None
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # a message with a damaged name in it
             self._release()
             raise SwitchError(f"{self.where}: {error}") from error
         except BaseException:
@@ -137,14 +137,21 @@ class Store:
     def load(self) -> Changes:
         """Returns the state that an earlier controller left, with its latest IN_MEMORY events."""
         with self._transaction(self._reading) as database:
-            meta = dict(database.execute("SELECT name, value FROM meta"))
-            rows = database.execute("SELECT * FROM events ORDER BY number DESC LIMIT ?", (IN_MEMORY,))
-            events = [Event(number, time, EventKind(kind), *rest) for number, time, kind, *rest in rows]
-            documents = database.execute("SELECT number, document FROM jobs ORDER BY number")
+            meta = dict(_rows(database, "meta", (str, int)))
+            events = [
+                Event(number, time, EventKind(kind), *rest)
+                for number, time, kind, *rest in _rows(
+                    database,
+                    "events",
+                    (int, float | int, str, str, str | None, str | None, str | None, int | None),
+                    f"ORDER BY number DESC LIMIT {IN_MEMORY}",
+                )
+            ]
+            documents = _rows(database, "jobs", (int, str), "ORDER BY number")
             return Changes(
-                {number: json.loads(document) for number, document in documents},
+                {number: _document(number, document) for number, document in documents},
                 events[::-1],
-                {name: bool(draining) for name, draining in database.execute("SELECT * FROM switches")},
+                {name: bool(draining) for name, draining in _rows(database, "switches", (str, int))},
                 meta.get("last_id", 0),
                 meta.get("last_number", 0),
             )
@@ -173,7 +180,7 @@ class Store:
     def tenants(self) -> list[Tenant]:
         """Returns the tenants, by name."""
         with self._transaction(self._reading) as database:
-            return [_tenant(*row) for row in database.execute("SELECT * FROM tenants ORDER BY name")]
+            return [_tenant(row) for row in database.execute("SELECT * FROM tenants ORDER BY name")]
 
     def put_tenant(self, tenant: Tenant) -> None:
         """Adds or changes a tenant."""
@@ -207,7 +214,7 @@ class Store:
                 "SELECT tenants.* FROM tokens JOIN tenants ON tenants.name = tokens.tenant WHERE hash = ?",
                 (hashed,),
             ).fetchone()
-            return None if row is None else _tenant(*row)
+            return None if row is None else _tenant(row)
 
     def close(self) -> None:
         """Closes the database, unless a thread is stuck in it. Safe to call twice."""
@@ -260,5 +267,24 @@ def _claim(path: Path) -> int:
     return descriptor
 
 
-def _tenant(name: str, admin: int, *quota: int | None) -> Tenant:
+def _rows(database: sqlite3.Connection, table: str, kinds: Sequence[Any], more: str = "") -> list[Any]:
+    """Returns the rows of a table. Raises `ValueError` if a column has a value of none of its types."""
+    return [_typed(table, row, kinds) for row in database.execute(f"SELECT * FROM {table} {more}")]
+
+
+def _typed(table: str, row: Sequence[Any], kinds: Sequence[Any]) -> Sequence[Any]:
+    if len(row) != len(kinds) or not all(map(isinstance, row, kinds)):
+        raise ValueError(f"table {table} has a row that no controller wrote: {row!r:.80}")
+    return row
+
+
+def _document(number: int, text: str) -> dict[str, Any]:
+    document = json.loads(text)
+    if not isinstance(document, dict):
+        raise ValueError(f"job {number} is {text:.60}; accepted: a JSON object")
+    return document
+
+
+def _tenant(row: Sequence[Any]) -> Tenant:
+    name, admin, *quota = _typed("tenants", row, (str, int, *[int | None] * 3))
     return Tenant(name, bool(admin), Quota(*quota))

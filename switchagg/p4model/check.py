@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -51,9 +52,19 @@ def load(
         return checker.result(name, source.sources)
     except P4Error as error:
         raise error.with_sources(source.sources) from None
-    except RecursionError:
-        deep = P4Error("an expression or block is nested too deeply", Location(name, 0, 0))
+    except RecursionError as error:
+        deep = P4Error("this is nested too deeply", _innermost(error, Location(name, 0, 0)))
         raise deep.with_sources(source.sources) from None
+
+
+def _innermost(error: RecursionError, otherwise: Location) -> Location:
+    """The place of the node that the deepest call with one was about."""
+    place = otherwise
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        for value in frame.f_locals.values():
+            if isinstance(value, ast.Node | ir.Expr) and value.location.line:
+                place = value.location
+    return place
 
 
 def _predefined(path: str | os.PathLike[str]) -> list[str]:

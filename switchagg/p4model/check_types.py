@@ -9,14 +9,12 @@ from switchagg.p4model import types as ty
 from switchagg.p4model.ast import find_annotation
 from switchagg.p4model.errors import Location, P4Error, declared_twice, misused, unsupported
 from switchagg.p4model.symbols import Block, Env, Generic, NamedType
-from switchagg.p4model.types import Type, has_variables, underlying
+from switchagg.p4model.types import MAX_WIDTH, Type, has_variables, underlying
 
 if TYPE_CHECKING:
     from switchagg.p4model.check import Checker
 
 
-MAX_WIDTH = 2048
-"""Bits of the widest bit<N>: what p4c allows by default."""
 _PLAIN = {str(each): each for each in (ty.BOOL, ty.ERROR, ty.MATCH_KIND, ty.STRING, ty.VOID)}
 
 

@@ -14,6 +14,8 @@ from switchagg.p4model.errors import P4Error
 from switchagg.p4model.ir import BinaryOp, UnaryOp
 from switchagg.p4model.types import BitType, FieldsType, IntType, StringType, Type, underlying
 
+MAX_BITS: Final = 14_000  # of a number without width; as many digits as Python prints
+
 
 class Symbolic(ir.Expr):
     """A constructor's parameter in a parser or control without instances: constant, but of unknown value.
@@ -121,16 +123,18 @@ def fold_arithmetic(op: BinaryOp, left: int, right: int, type_: Type) -> int:
 
     Raises:
         ZeroDivisionError: `/` or `%` by 0.
-        ValueError: P4 does not define the operator for an operand; the message says why.
+        ValueError: P4 does not define the operator for an operand, or the number becomes too large; the
+            message says why.
     """
     if op in (BinaryOp.SHIFT_LEFT, BinaryOp.SHIFT_RIGHT) and right < 0:
         raise ValueError("a shift by a negative number")
     if op in (BinaryOp.DIV, BinaryOp.MOD) and (left < 0 or right < 0):
         raise ValueError(f"`{op}` is not defined for negative numbers")
-    if op is BinaryOp.SHIFT_LEFT:
-        return wrap(_shift_left(left, right, type_), type_)
-    value = _EXACT[op](left, right)
-    return saturate(value, type_) if op in (BinaryOp.SAT_ADD, BinaryOp.SAT_SUB) else wrap(value, type_)
+    value = _shift_left(left, right, type_) if op is BinaryOp.SHIFT_LEFT else _EXACT[op](left, right)
+    value = saturate(value, type_) if op in (BinaryOp.SAT_ADD, BinaryOp.SAT_SUB) else wrap(value, type_)
+    if value.bit_length() > MAX_BITS:
+        raise ValueError(f"a number of {value.bit_length()} bits; accepted: up to {MAX_BITS}")
+    return value
 
 
 def _shift_left(left: int, right: int, type_: Type) -> int:

@@ -25,6 +25,7 @@ from lark.lexer import Lexer
 from switchagg.p4model.ast import Annotation
 from switchagg.p4model.errors import Location, P4Error
 from switchagg.p4model.preprocess import Line
+from switchagg.p4model.types import MAX_WIDTH
 
 _SCANNER: Final = re.compile(
     r"""
@@ -39,6 +40,8 @@ _SCANNER: Final = re.compile(
     """,
     re.VERBOSE,
 )
+
+_MAX_NUMBER: Final = 3500  # characters: in no base more than `constants.MAX_BITS`
 
 MARKS: Final = {
     "{#}": "INVALID", "&&&": "_MASK", "...": "DOTS", "..": "_RANGE", "|+|": "SAT_ADD", "|-|": "SAT_SUB",
@@ -113,9 +116,20 @@ def scan(lines: list[Line]) -> list[Raw]:
             assert kind is not None
             if kind != "blank":
                 tokens.append(Raw(kind, found[0], line, at))
+                if kind == "number":
+                    _check_size(found[0], line.location(at))
                 _check_number(tokens, found[0], kind, line, at)
             at = found.end()
     return tokens
+
+
+def _check_size(text: str, location: Location) -> None:
+    """Raises `P4Error` for a number that is longer, or wider, than the model supports."""
+    width = re.match(r"([0-9]+)[ws]", text)
+    if len(text) > _MAX_NUMBER:
+        raise P4Error(f"a number of {len(text)} characters; accepted: up to {_MAX_NUMBER}", location)
+    if width and int(width[1]) > MAX_WIDTH:
+        raise P4Error(f"{text} is wider than the {MAX_WIDTH} bits supported", location)
 
 
 def _check_number(tokens: list[Raw], text: str, kind: str, line: Line, at: int) -> None:

@@ -13,12 +13,13 @@ import itertools
 import os
 import re
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import pcpp
+import pcpp.evaluator
 
 from switchagg.p4model.errors import Location, P4Error
 
@@ -32,6 +33,9 @@ _OTHER_ARCHITECTURES: Final = {
     "ubpf_model.p4": "uBPF",
     "xdp_model.p4": "XDP",
 }
+_MAX_INCLUDED: Final = 60  # files, each included by the one before
+_MAX_EXPANDED: Final = 1 << 17  # tokens of macros, with those that other macros replace
+_MAX_SHIFT: Final = 63  # bits, in #if
 INCLUDE_FOLDER: Final = Path(__file__).parent / "include"
 
 
@@ -72,7 +76,8 @@ def preprocess(
         defines: `NAME` or `NAME=value`, as for a compiler's `-D`.
 
     Raises:
-        P4Error: a file is missing or not text, `#error`, a malformed directive.
+        P4Error: a file is missing or not text, `#error`, a malformed directive, macros or included files
+            without end.
     """
     path = os.fspath(path)
     worker = _Worker()
@@ -90,8 +95,7 @@ def preprocess(
     except P4Error as error:
         raise error.with_sources(worker.texts) from None
     except RecursionError:
-        endless = P4Error("files include each other without end", worker.here)
-        raise endless.with_sources(worker.texts) from None
+        raise P4Error("macros are nested too deeply", worker.here).with_sources(worker.texts) from None
     except (IndexError, AttributeError, ValueError, TypeError):
         # pcpp fails so on a directive without its argument, such as a bare `#ifdef`.
         raise P4Error("malformed directive", worker.here).with_sources(worker.texts) from None
@@ -145,6 +149,17 @@ def _align(values: list[str], source: str) -> list[int]:
     return columns
 
 
+def _shifted(value: Any, bits: Any) -> Any:
+    """Returns `value << bits` of #if. pcpp's own takes any number of bits, and memory for as many."""
+    if isinstance(bits, int) and bits > _MAX_SHIFT:
+        raise ValueError(f"a shift by {bits} bits; accepted: up to {_MAX_SHIFT}")
+    return _shift_left(value, bits)
+
+
+_shift_left: Final = pcpp.evaluator.Value.__lshift__
+pcpp.evaluator.Value.__lshift__ = _shifted
+
+
 class _Worker(pcpp.Preprocessor):  # type: ignore[misc]
     """pcpp, raising errors where it would print them, and remembering what it reads."""
 
@@ -152,6 +167,7 @@ class _Worker(pcpp.Preprocessor):  # type: ignore[misc]
         self.texts: dict[str, str] = {}
         self._split: dict[str, list[str]] = {}
         self.here = Location("", 0, 0)
+        self._included = self._expanded = 0
         super().__init__()
         self.rewrite_paths: list[tuple[str, str]] = []
 
@@ -170,6 +186,27 @@ class _Worker(pcpp.Preprocessor):  # type: ignore[misc]
             self._split[file] = self.texts.get(file, "").splitlines()
         lines = self._split[file]
         return lines[number - 1] if 0 < number <= len(lines) else ""
+
+    def include(self, tokens: Any, original_line: Any) -> Iterator[Any]:
+        self._included += 1
+        if self._included > _MAX_INCLUDED:
+            raise P4Error("files include each other without end", self.here)
+        yield from super().include(tokens, original_line)
+        self._included -= 1
+
+    def expand_macros(self, tokens: Any, expanding_from: Sequence[str] = ()) -> Any:
+        self._expanded += len(tokens) if expanding_from else 0
+        if self._expanded > _MAX_EXPANDED:
+            raise P4Error(f"macros make more than {_MAX_EXPANDED} tokens", self._place(tokens))
+        try:
+            return super().expand_macros(tokens, list(expanding_from))
+        except RecursionError:
+            if expanding_from:
+                raise
+            raise P4Error("macros are nested too deeply", self._place(tokens)) from None
+
+    def _place(self, tokens: Any) -> Location:
+        return Location(_display(tokens[0].source), tokens[0].lineno, 1) if tokens else self.here
 
     def on_error(self, file: str, line: int, msg: str) -> None:
         raise P4Error(msg, Location(_display(file), line, 1))

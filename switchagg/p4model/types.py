@@ -11,13 +11,17 @@ import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from switchagg.p4model.ast import Annotation, Record
 from switchagg.p4model.errors import NOWHERE, Location
 
 if TYPE_CHECKING:
     from switchagg.p4model.ir import Expr
+
+
+MAX_WIDTH: Final = 2048
+"""Bits of the widest bit<N>: what p4c allows by default."""
 
 
 class Type:

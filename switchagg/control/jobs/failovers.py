@@ -13,7 +13,7 @@ contributions that nobody can send again: then there is no failover.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from switchagg.control.jobs.candidates import CandidateFinder, PlacementCandidate
 from switchagg.control.jobs.effects import AnswerStep, ChangeStep, Effects, SendEvent
@@ -57,10 +57,13 @@ class Failovers:
         if target is None:
             return False
         assert old is not None
-        reported = {} if job.failover is None else job.failover.lowest
-        if job.failover is not None:
-            self._release_target(job)
-        job.failover = Failover(why, target, lowest=reported)
+        earlier = job.failover
+        self._lifecycle.cancel_failover(job)
+        job.failover = (
+            Failover(why, target, {})
+            if earlier is None
+            else replace(earlier, why=why, target=target, first=None)
+        )
         if job.change is not None:
             self._postpone(job)
         there = ", ".join(target.switches)
@@ -154,6 +157,8 @@ class Failovers:
         failover.first = min(failover.lowest.values())
         old = job.placement
         assert old is not None
+        if failover.former is None:
+            failover.former = old, generation
         self._lifecycle.remove_generation(job)
         self._pool.release(old, failover.target)
         self._lifecycle.begin(job, failover.target)
@@ -165,11 +170,3 @@ class Failovers:
         self._lifecycle.admit(job, now, {}, standby=self.has_standby(job), first_packet=failover.first)
         self._effects.log(EventKind.moved, f"job {job.name!r} runs on {', '.join(job.switches)}", job)
         self._effects.save(job)
-
-    def cancel(self, job: Job) -> None:
-        """Forgets a failover of a job that is over, or has lost a member."""
-        if job.failover is not None:
-            self._lifecycle.cancel_failover(job)
-
-    def _release_target(self, job: Job) -> None:
-        self._lifecycle.cancel_failover(job)

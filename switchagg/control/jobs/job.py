@@ -199,6 +199,7 @@ class Failover:
     target: Placement
     lowest: dict[int, int]  # packet numbers whose RESULT members lack, by rank, of those that have reported
     first: int | None = None  # the lowest of these once all have reported
+    former: tuple[Placement, Generation] | None = None  # from then on: those of before
 
 
 @dataclass(eq=False, slots=True)

@@ -132,3 +132,9 @@ def test_mistakes_are_found_where_they_are(tmp_path: Path, statement: str, at: s
 
 def test_an_error_names_a_similar_name(tmp_path: Path) -> None:
     assert "did you mean `standard`?" in refused(tmp_path, ingress="apply { meta.x = standrd.x; }").reason
+
+
+def test_too_deep_a_nesting_has_a_place(tmp_path: Path) -> None:
+    error = refused(tmp_path, ingress=f"apply {{\nmeta.x = {'- ' * 2000}1; }}")
+    assert error.reason == "this is nested too deeply"
+    assert (error.location.line, error.location.column > 100) == (13, True)

@@ -62,3 +62,14 @@ def test_operators_where_p4_differs_from_python() -> None:
 def test_what_has_no_value(op: BinaryOp, left: int, right: int, error: type[Exception]) -> None:
     with pytest.raises(error):
         fold_arithmetic(op, left, right, INT)
+
+
+def test_a_number_without_width_has_a_size() -> None:
+    """Forty squares of a number would not fit any memory."""
+    value = 3
+    with pytest.raises(ValueError, match=r"a number of \d+ bits; accepted: up to 14000"):
+        for _ in range(40):
+            value = fold_arithmetic(BinaryOp.MUL, value, value, INT)
+    with pytest.raises(ValueError, match="accepted: up to 14000"):
+        fold_arithmetic(BinaryOp.SHIFT_LEFT, 1, 60_000, INT)
+    assert len(str(value)) < 4300  # what Python prints

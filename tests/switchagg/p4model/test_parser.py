@@ -130,3 +130,18 @@ def test_syntax_errors_have_their_place(
     with pytest.raises(P4Error, match=reason) as caught:
         parsed(tmp_path, text)
     assert (caught.value.location.line, caught.value.location.column) == place
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("1" * 5000, "a number of 5000 characters; accepted: up to 3500"),
+        ("8w" + "1" * 5000, "a number of 5002 characters"),
+        ("99999999999w1", "99999999999w1 is wider than the 2048 bits supported"),
+    ],
+)
+def test_numbers_have_a_size(tmp_path: Path, text: str, reason: str) -> None:
+    for program in (f"const int c = {text};", f"@note({text}) const int c = 1;"):
+        with pytest.raises(P4Error, match=reason) as error:
+            parsed(tmp_path, program)
+        assert error.value.location.line == 1

@@ -98,3 +98,25 @@ def test_files_that_include_each_other_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path, "loop.p4", '#include "loop.p4"\n')
     with pytest.raises(P4Error, match="without end"):
         preprocess(path)
+
+
+def test_macros_that_double_end(tmp_path: Path) -> None:
+    doubled = "".join(f"#define A{each + 1} A{each} + A{each}\n" for each in range(60))
+    path = write(tmp_path, "many.p4", f"#define A0 1\n{doubled}\nconst int c = A60;\n")
+    with pytest.raises(P4Error, match="macros make more than 131072 tokens") as error:
+        preprocess(path)
+    assert error.value.location.line
+
+
+def test_nested_macros_are_refused_at_their_place(tmp_path: Path) -> None:
+    path = write(tmp_path, "deep.p4", f"#define F(x) (x)\n\nconst int c = {'F(' * 3000}1{')' * 3000};\n")
+    with pytest.raises(P4Error, match="macros are nested too deeply") as error:
+        preprocess(path)
+    assert error.value.location.line == 3
+
+
+def test_a_shift_in_a_condition_takes_no_memory(tmp_path: Path) -> None:
+    path = write(tmp_path, "shift.p4", "#if 1 << 62\n#endif\n#if 1 << 99999999999\n#endif\n")
+    with pytest.raises(P4Error, match="a shift by 99999999999 bits; accepted: up to 63") as error:
+        preprocess(path)
+    assert error.value.location.line == 3

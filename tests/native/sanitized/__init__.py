@@ -1,0 +1,1 @@
+"""The native modules under address and undefined-behaviour sanitizers, in Python's processes."""
