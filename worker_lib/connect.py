@@ -19,13 +19,14 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import hashlib
 import os
 import socket
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
-from switchagg.errors import SwitchAggError, SwitchError, UsageError
+from switchagg.errors import AdmissionError, SwitchAggError, SwitchError, UsageError
 from switchagg.http_client import endpoint
 from switchagg.rules.planner import SkipPolicy
 from switchagg.wire.header import MAX_TREE_WORKERS
@@ -36,6 +37,7 @@ from worker_lib.session import Session, close_all
 from worker_lib.session_state import SessionState
 from worker_lib.transport import bind, checked_transport, local_address_towards, start_engine
 
+_LONG_LIST: Final = 8  # characters of a group's ranks in its job's name
 _embedded: list[Any] = []  # controllers that this process started; they end with it
 
 
@@ -183,12 +185,23 @@ def _join(
             return _alone(session.policy, session.timeout, session.name, may_group=False)
         # Ranks that came back have made as many groups as the others since, and know the same job.
         here = monitor.generations[session._state.generation]
-        label = f"{name}.{here.job}.group{session._state.groups_made}"
-        return _join(
-            url, label, list(ranks).index(session.rank), len(ranks), address=own, timeout=timeout,
-            patience=patience, words=narrow or member.words, slots=few or member.slots, transport=transport,
-            may_group=False, **wishes,
-        )  # fmt: skip
+        # With the list, so that ranks which were given different ones never meet.
+        members = "-".join(map(str, ranks))
+        if len(members) > _LONG_LIST:
+            members = hashlib.sha256(members.encode()).hexdigest()[:_LONG_LIST]
+        label = f"{name}.{here.job}.group{session._state.groups_made}.{members}"
+        try:
+            return _join(
+                url, label, list(ranks).index(session.rank), len(ranks), address=own, timeout=timeout,
+                patience=patience, words=narrow or member.words, slots=few or member.slots,
+                transport=transport, may_group=False, **wishes,
+            )  # fmt: skip
+        except AdmissionError as error:
+            if error.code == "join_timeout":
+                error.add_note(
+                    f"Every rank must call group() with the same list and as often; here it is {list(ranks)}."
+                )
+            raise
 
     state = SessionState(
         member.rank, member.world_size, engine=engine, monitor=monitor, policy=member.policy,

@@ -81,7 +81,7 @@ class MembershipMonitor:
     Attributes:
         member: the present admission.
         lock: guards what follows, and orders calls and changes of generation.
-        generations: by the engine's number.
+        generations: by the engine's number, with the job id that each began with.
         over: why the session has ended; None while it has not.
         owed: a loss that the caller has not been told of; no call is made before it is.
         losses: by the number of the generation that they ended.
@@ -379,10 +379,8 @@ class MembershipMonitor:
 
     def _move(self, new: Membership) -> None:
         """Goes on in the same generation on another switch."""
-        generation = Generation(new.job, new.rank, new.places)
-        self._machine.changed(generation, ())
+        self._machine.changed(Generation(new.job, new.rank, new.places), ())
         with self.lock:
-            self.generations[-1] = generation
             used = self._start_on(new, lambda native, at: self._engine.move(native, at, new.first_packet))
         self._go_on(used)
 

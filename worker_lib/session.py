@@ -572,6 +572,7 @@ class Session:
 
         Raises:
             UsageError: a rank twice, or out of range.
+            AdmissionError: not all its ranks came in time, as where they were given different lists.
             SwitchError: the switch has no room for it.
         """
         self._state.check_open()

@@ -6,6 +6,7 @@ import gc
 import threading
 import time
 import weakref
+from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -20,7 +21,7 @@ from switchagg.emulator.faults import Faults
 from switchagg.rules.planner import SkipPolicy
 from tests.seeds import seed_of_this_run
 from tests.waiting import eventually
-from worker_lib import MismatchError, Session, SessionBrokenError, SwitchError, UsageError
+from worker_lib import AdmissionError, MismatchError, Session, SessionBrokenError, SwitchError, UsageError
 
 from .harness import in_threads, job_name, together
 
@@ -515,6 +516,24 @@ def test_groups(host: EmbeddedController) -> None:
         session.barrier()
 
     together(host.url, 4, call)
+
+
+def test_ranks_with_different_lists_do_not_meet(host: EmbeddedController) -> None:
+    """Ranks 0 and 2 fit each other in number and size, but rank 0 means rank 1."""
+
+    def call(rank: int) -> str:
+        with worker_lib.connect(host.url, "job", rank, 3, timeout=3.0) as session:
+            try:
+                session.group([0, 1] if rank == 0 else [0, 2])
+            except AdmissionError as error:
+                return f"{error} {error.__notes__}"
+        return ""
+
+    first, second, third = (outcome.get() for outcome in in_threads([partial(call, r) for r in range(3)], 60))
+    assert "same list" in first
+    assert "[0, 1]" in first
+    assert second == ""
+    assert "[0, 2]" in third
 
 
 def test_ranks_outside_a_group_get_none(host: EmbeddedController) -> None:

@@ -84,6 +84,9 @@ class Protocol(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         del msg
+        if self.cycle is not None:  # of a request whose body is no HTTP: its own answer would be a second one
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
         body = error_body(
             "bad_request", "that is no HTTP/1.1 request, or one with more than 16 KB of headers"
         )
