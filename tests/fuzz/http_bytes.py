@@ -1,8 +1,8 @@
 """Bytes on the sockets of a running controller, beneath the schema of its HTTP API.
 
 Requests are mutated, cut, joined, sent in pieces, with wrong lengths, large heads, deep JSON, and values of
-any type in every field; heartbeats likewise. The controller never answers with 5xx but 503, closes what it cannot
-read, answers /healthz after each, and neither its threads nor its memory grow.
+any type in every field; heartbeats likewise. The controller never answers with 5xx but 503, closes what it
+cannot read, answers /healthz after each, and neither its threads nor its memory grow.
 """
 
 from __future__ import annotations

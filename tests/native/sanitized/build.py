@@ -13,7 +13,10 @@ from typing import Any, Final
 from tests.native.building import ROOT
 
 HERE: Final = Path(__file__).parent
-FLAGS: Final = "-O1 -g1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize=vptr -fno-sanitize-recover=all"
+FLAGS: Final = (
+    "-O1 -g1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize=vptr "
+    "-fno-sanitize-recover=all"
+)
 _WORKER: Final = (
     *("window", "plan", "stream", "limbs", "kernels", "link", "link_ends", "codec", "density", "quantize"),
     *("heartbeat", "collectives", "exact", "extrema", "segments", "sparse", "engine_change", "policy"),
