@@ -1,7 +1,7 @@
 """Bytes on the sockets of a running controller, beneath the schema of its HTTP API.
 
 Requests are mutated, cut, joined, sent in pieces, with wrong lengths, large heads, deep JSON, and values of
-any type in every field; heartbeats likewise. The controller never answers with 5xx but 503, closes what it cannot
+any type in every field; heartbeats likewise. The controller answers with no 5xx but 503, ends what it cannot
 read, answers /healthz after each, and neither its threads nor its memory grow.
 """
 
