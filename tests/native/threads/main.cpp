@@ -236,7 +236,7 @@ void round(bool links, bool abort) {
     for (auto& worker : workers) check(worker->engine.finish(farthest, 60 * kSecond), "a change was not finished");
     bound = sockets();
     admissions = host.admit(bound, generation);
-    // What had begun and is complete nowhere would be lost; here nobody is, so only a pause leaves nothing begun.
+    // Collectives that have begun and are complete nowhere would be lost; here no rank is, so only a pause leaves nothing begun.
     if (generation == 2) break;
     for (uint32_t rank = 0; rank < kWorkers; ++rank)
       check(workers[rank]->engine.resume(connect(std::move(bound[rank]), admissions[rank]), admissions[rank], false), "resume");
