@@ -1,4 +1,4 @@
-# make install | demo | test | test-long | topo-test | experiments | fuzz | fuzz-sums | fuzz-native | threads | exhaustive | tla | simulate | loss | soak | fuzz-api | training | torch-matrix | torch-kills | failovers | bench | lint. Each does its own set-up; needs Python 3.11+, a C++20 compiler and make.
+# make install | demo | test | test-long | topo-test | experiments | fuzz | fuzz-sums | fuzz-native | fuzz-python | sanitize | threads | exhaustive | tla | simulate | loss | soak | fuzz-api | training | torch-matrix | torch-kills | failovers | bench | lint. Each does its own set-up; needs Python 3.11+, a C++20 compiler and make.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -16,7 +16,7 @@ KILLS ?= 100
 WAY ?= reconfigure
 SOURCES := pyproject.toml CMakeLists.txt $(shell find switchagg worker_lib -name '*.cpp' -o -name '*.h')
 
-.PHONY: install demo test test-long topo-test experiments fuzz fuzz-sums fuzz-native threads exhaustive tla simulate loss soak fuzz-api training torch-matrix torch-kills failovers bench lint format native clean
+.PHONY: install demo test test-long topo-test experiments fuzz fuzz-sums fuzz-native fuzz-python sanitize threads exhaustive tla simulate loss soak fuzz-api training torch-matrix torch-kills failovers bench lint format native clean
 
 install: $(VENV)/.installed-$(EXTRAS)
 
@@ -56,6 +56,14 @@ fuzz-native: install
 # Switches killed in the middle of all-reduces.
 failovers: install
 	$(BIN)/python -m tests.failovers --kills $(KILLS)
+
+# The Python parsers, each with EXECUTIONS random inputs (1,000 unless given). SEED repeats a run, TARGET names one of them.
+fuzz-python: install
+	$(BIN)/python -m tests.fuzz --executions $(if $(filter command% env%,$(origin EXECUTIONS)),$(EXECUTIONS),1000) $(if $(SEED),--seed $(SEED)) $(if $(TARGET),--target $(TARGET))
+
+# The native modules under address and undefined-behaviour sanitizers, in the tests of what is native; TESTS=... takes others.
+sanitize: install
+	$(BIN)/python -m tests.native.sanitized $(TESTS)
 
 # A switch and its workers as threads of one process, under the thread sanitizer.
 threads: install

@@ -27,6 +27,8 @@ from typing import Final
 
 from switchagg.errors import UsageError
 
+_MAX_DIGITS: Final = 10
+_COUNT: Final = re.compile(r"([0-9]{1,10})(?:\(x([0-9]{1,10})\))?")
 _PORTS: Final = range(20_000, 32_000)  # below those that Linux gives to clients
 
 
@@ -137,7 +139,7 @@ def _has_started(launcher: _Launcher, environment: Mapping[str, str]) -> bool:
     if launcher is _SLURM:
         step = environment.get("SLURM_STEP_ID", "")
         # Slurm writes these numbers with a sign here, and without one there.
-        if re.fullmatch(r"-?\d+", step) and int(step) % 0x1_0000_0000 in _NOT_BY_SRUN:
+        if re.fullmatch(r"-?[0-9]{1,10}", step) and int(step) % 0x1_0000_0000 in _NOT_BY_SRUN:
             return False
     return any(name in environment for name in launcher.marks)
 
@@ -191,14 +193,14 @@ def _is_step(environment: Mapping[str, str], rank: int, size: int) -> bool:
 
 def _number(name: str, environment: Mapping[str, str]) -> int:
     text = environment[name]
-    if not (text.isascii() and text.isdigit()):
-        raise UsageError(f"{name} is {text!r}; accepted: an integer")
+    if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
+        raise UsageError(f"{name} is {text[:40]!r}; accepted: an integer")
     return int(text)
 
 
 def _sum(counts: str) -> int:
     """The sum of a number or a list, such as ``2(x3),1``; 0 for what has no numbers."""
-    return sum(int(each) * int(times or 1) for each, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", counts))
+    return sum(int(each) * int(times or 1) for each, times in _COUNT.findall(counts))
 
 
 def _shown(environment: Mapping[str, str], *names: str) -> str:

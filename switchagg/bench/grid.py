@@ -271,7 +271,9 @@ def parse_size(text: str) -> int:
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     size = float(match[1]) * 1024 ** " KMG".index(match[2].upper() or " ") if match else 0.5
-    require(size == int(size), "size", repr(text), "whole bytes, such as 4096, 4K or 64M")
+    require(
+        math.isfinite(size) and size == int(size), "size", repr(text), "whole bytes, such as 4096, 4K or 64M"
+    )
     return int(size)
 
 

@@ -70,6 +70,10 @@ def load_jobs(path: Path) -> list[StaticJob]:
         raise UsageError(f"job file {path}: {error.strerror}") from error
     except ValueError as error:
         raise UsageError(f"job file {path} is not JSON: {error}") from error
+    except RecursionError:
+        raise UsageError(
+            f"job file {path} is nested too deeply; accepted: a job, or a list of jobs"
+        ) from None
     entries = content if isinstance(content, list) else [content]
     jobs = []
     for number, entry in enumerate(entries):

@@ -142,6 +142,10 @@ def read_configuration(path: Path) -> Configuration:
         raise UsageError(f"config is {path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"config {path} is no TOML: {error}") from None
+    except RecursionError:
+        raise UsageError(
+            f"config {path} is nested too deeply; accepted: [controller], [switch.NAME]"
+        ) from None
     folder = path.parent
     if unknown := sorted(set(document) - {"controller", "switch"}):
         raise UsageError(f"config {path}: unknown table {unknown[0]!r}; accepted: controller, switch.NAME")

@@ -105,8 +105,8 @@ def parse_embedding(text: str) -> tuple[int, int]:
         UsageError: the text is not two whole numbers joined by an x.
     """
     rows, _, columns = text.lower().partition("x")
-    if not (rows.isdecimal() and columns.isdecimal()):
-        raise UsageError(f"--embedding {text}: expected ROWSxCOLUMNS, for example 65536x64")
+    if not all(each.isascii() and each.isdecimal() and len(each) < 10 for each in (rows, columns)):
+        raise UsageError(f"--embedding {text[:40]}: expected ROWSxCOLUMNS, for example 65536x64")
     return int(rows), int(columns)
 
 

@@ -183,7 +183,7 @@ def value_changed(value: Any, random: Random) -> Any:
             new = random.choice(([], [value[at]] * 2, [value_changed(value[at], random)]))
             return [*value[:at], *new, *value[at + 1 :]]
         case int() if not isinstance(value, bool) and random.randrange(2):
-            return value + random.choice((1, -1, 0.5, 2**16, -(2**32)))
+            return value + random.choice((1, -1, 2**16, -(2**32)))
         case str() if value and random.randrange(2):
             return bytes_changed(value.encode(), random).decode("utf-8", "replace")
     return any_value(random)

@@ -93,7 +93,7 @@ _TEXTS: Final[dict[Callable[[str], Any], tuple[str, ...]]] = {
         "r=p4runtime://10.0.0.2:9559?address=10.1.0.254&station=10.1.0.1,02:00:00:00:00:01,1",
     ),
     parse_size: ("4096", "64M", "1.5G"),
-    parse_bits: ("8", "16", "exact"),
+    lambda text: parse_list(text, "bits", parse_bits): ("8", "16,exact"),
     parse_embedding: ("65536x64",),
     Rate.parse: ("1Gbit", "100 Mbit/s", "2.5Gbit"),
     _listen: ("127.0.0.1:8080", "[::1]:0"),

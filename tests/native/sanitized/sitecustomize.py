@@ -1,4 +1,4 @@
-"""Takes the native modules from the folder SWITCHAGG_SANITIZED, in every process with this on its path."""
+"""Takes the two native modules from the folder SWITCHAGG_SANITIZED, wherever this is on the path."""
 
 from __future__ import annotations
 
