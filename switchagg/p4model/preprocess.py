@@ -151,8 +151,8 @@ def _align(values: list[str], source: str) -> list[int]:
 
 def _shifted(value: Any, bits: Any) -> Any:
     """Returns `value << bits` of #if. pcpp's own takes any number of bits, and memory for as many."""
-    if isinstance(bits, int) and bits > _MAX_SHIFT:
-        raise ValueError(f"a shift by {bits} bits; accepted: up to {_MAX_SHIFT}")
+    if isinstance(bits, int) and (number := int.__int__(bits)) > _MAX_SHIFT:  # pcpp's own > gives no bool
+        raise ValueError(f"a shift by {number} bits; accepted: up to {_MAX_SHIFT}")
     return _shift_left(value, bits)
 
 
