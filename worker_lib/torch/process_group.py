@@ -501,11 +501,13 @@ def _by_gloo(
     seconds = opts.timeout.total_seconds()
     said = ", ".join(str(each).removeprefix("torch.").removeprefix("RedOpType.") for each in what)
     communicator.gloo_calls.marked = not communicator.fallen_back
+    root = getattr(opts, "rootRank", None)
     parts = [
         communicator.gloo_calls.start(
             f"{name}({said}) through gloo",
             seconds if seconds > 0 else None,
             partial(getattr(communicator.gloo, beneath), *call, opts),
+            of_all=name != "scatter" and (root is None or root == communicator.rank),
         )
         for call in (zip(*args, strict=True) if each else [args])
     ]

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -622,6 +623,46 @@ def test_ranks_that_call_gloo_and_the_switch_are_told_at_once(
         assert said.startswith("ranks called different things")
         assert f"ank {rank} called " in said
         assert ("through gloo" in said) == refuses
+
+
+def _other_operations(calls: tuple[Callable[[], Any], Callable[[], Any]], waits: bool) -> str:
+    """Returns the error of an operation through gloo that gloo ends well, or that of the one after it."""
+
+    def call() -> None:
+        work = calls[dist.get_rank()]()
+        if waits:
+            work.wait()
+        limit = time.monotonic() + 60
+        while time.monotonic() < limit:  # those after it, once the marks have met
+            _gather()
+
+    _product()
+    with pytest.raises(worker_lib.MismatchError) as caught:
+        call()
+    return str(caught.value)
+
+
+def _of_type(dtype: torch.dtype, op: Any) -> Callable[[], Any]:
+    return partial(_reduced_by_gloo, dtype, op)
+
+
+def _reduced_by_gloo(dtype: torch.dtype, op: Any) -> Any:
+    return dist.all_reduce(torch.ones(8, dtype=dtype), op=op, async_op=True)
+
+
+@pytest.mark.parametrize("waits", [True, False])
+@pytest.mark.parametrize(
+    "calls",
+    [
+        (_of_type(torch.int32, dist.ReduceOp.PRODUCT), _of_type(torch.int32, dist.ReduceOp.BXOR)),
+        (_of_type(torch.float32, dist.ReduceOp.PRODUCT), _of_type(torch.int32, dist.ReduceOp.PRODUCT)),
+    ],
+)
+def test_a_wrong_result_of_gloos_is_an_error(
+    calls: tuple[Callable[[], Any], Callable[[], Any]], waits: bool
+) -> None:
+    for rank, said in enumerate(run(2, _other_operations, calls, waits)):
+        assert said.startswith(f"ranks called different things: rank {rank} called allreduce(")
 
 
 def _strangers() -> str:
