@@ -167,7 +167,7 @@ class Membership:
         base, slots, words: the slot range, P and K.
         first_seq: sequence number of packet number 0.
         first_packet: the first packet number on this switch; more than 0 after a failover.
-        standby: the controller has another switch that could take the job.
+        standby: the controller has another switch that could take the job, or may.
         policy: the job's skip policy.
         worker_bit: this rank's bit in the switch.
         senders: how many send to the same slots of that switch: ranks, and switches below it.

@@ -140,18 +140,25 @@ class MembershipMonitor:
         if threading.current_thread() is not self._thread:
             self._thread.join(_END_SECONDS)
 
-    def lose_switch(self) -> None:
+    def lose_switch(self, job: int) -> None:
         """The switch sends nothing and its port refuses packets: goes to another one, or ends the session.
 
-        From any thread.
+        From any thread. Nothing happens if `job`, the job id on that switch, is not the present one any more.
         """
-        member = self.member
-        if member.standby:
-            self._events.put((self._stream_number, {"event": "failover", "job": member.job}))
-            self._wake()
+        with self.lock:  # in which the switch changes
+            member = self.member
+            if member.job != job:
+                return
+            if not member.standby and self.over is None:
+                where = f"{member.switch_address}:{member.switch_port}"
+                self.over = Gone(
+                    f"the switch of job {member.name!r} at {where} is gone: its port refuses packets"
+                )
+        if self.over is not None:
+            self._engine.abort()
             return
-        where = f"{member.switch_address}:{member.switch_port}"
-        self._end(Gone(f"the switch of job {member.name!r} at {where} is gone: its port refuses packets"))
+        self._events.put((self._stream_number, {"event": "failover", "job": job}))
+        self._wake()
 
     def drop(self) -> None:
         """Ends the threads, and closes the stream without a leave. From any thread."""

@@ -232,7 +232,7 @@ class Work:
         limit = math.inf if timeout is None else now + timeout
         tell = now + _SLOW
         silent = 0  # slices of silence so far
-        refused = 0  # packets that the switch's port had refused when it began
+        job = refused = 0  # job id, and packets that the switch's port had refused, when it began
         while True:
             status = native.status if state.closed else engine.wait(native, _SLICE_NS)
             if status != PENDING:
@@ -245,15 +245,16 @@ class Work:
                 raise self._timed_out(native, timeout, f"{self.called()} was not done within {timeout} s")
             if state.monitor is None:
                 continue
-            if engine.silence_ns(0) <= _SILENCE_NS:
+            present = state.monitor.member.job  # before the engine is asked, which may go to another switch
+            if engine.silence_ns(0) <= _SILENCE_NS or (silent and present != job):
                 silent = 0
                 continue
             left = state.monitor.left
             silent += 1
             if silent == 1:
-                refused = engine.stats()["refused"]
+                job, refused = present, engine.stats()["refused"]
             elif engine.stats()["refused"] >= refused + (1 if left else _REFUSALS):
-                state.monitor.lose_switch()
+                state.monitor.lose_switch(job)
                 continue
             if (
                 left is not None

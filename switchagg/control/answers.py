@@ -344,7 +344,7 @@ class AdmittedView(TypedDict):
     first_packet: int
     """The first packet number on this switch: what was sent from there on is sent again."""
     standby: bool
-    """Another switch could take the job."""
+    """Another switch could take the job, or may: it has not been reached yet."""
     switch: AttachedSwitch
     deadline: float
     on_loss: str

@@ -170,7 +170,9 @@ class ControllerCore:
     def admitted(self, member: Member) -> AdmittedView:
         """Returns the event ``admitted`` of a member."""
         assert member.admission is not None
-        return admitted(member.admission, self.drivers[member.admission.switch], self._heartbeat_address)
+        driver = self.drivers[member.admission.switch]
+        standby = self.book.failovers.has_standby(member.job)
+        return admitted(member.admission, driver, self._heartbeat_address, standby=standby)
 
     def keep(self, pending: Sequence[effects.Effect] = (), **changes: Any) -> None:
         """Has changes, the fields of `Changes`, written to the store, and then effects carried out."""

@@ -104,7 +104,9 @@ class MemberStreams:
             stream.close()
 
 
-def admitted(admission: Admission, driver: SwitchDriver, heartbeat: tuple[str, int] | None) -> AdmittedView:
+def admitted(
+    admission: Admission, driver: SwitchDriver, heartbeat: tuple[str, int] | None, *, standby: bool
+) -> AdmittedView:
     """Returns the first event of a member's stream."""
     shown = asdict(admission)
     cookie, interval = shown.pop("cookie"), shown.pop("interval")
@@ -112,6 +114,7 @@ def admitted(admission: Admission, driver: SwitchDriver, heartbeat: tuple[str, i
     shown |= {
         "event": "admitted",
         "places": list(admission.places),
+        "standby": standby,
         "lost": [{"rank": rank, "why": why} for rank, why in admission.lost],
         "switch": {"name": driver.name, **endpoint(driver)},
         "on_loss": admission.on_loss.value,

@@ -24,5 +24,5 @@ def test_a_job_survives_its_switches(tmp_path: Path, transport: str) -> None:
 
 def test_a_job_survives_its_switch_and_its_controller(tmp_path: Path) -> None:
     rng = random.Random(seed_of_this_run())
-    for kill in kills(tmp_path, rng, 2, workers=3, elements=1 << 21, transport="udp", controller=True):
+    for kill in kills(tmp_path, rng, 3, workers=3, elements=1 << 18, transport="udp", controller=True):
         assert kill.same, kill

@@ -395,8 +395,7 @@ class JobBook:
             return
         change = job.change
         job.state, job.change = JobState.running, None
-        standby = self.failovers.has_standby(job)
-        self._lifecycle.admit(job, now, {} if change is None else change.lost, standby=standby)
+        self._lifecycle.admit(job, now, {} if change is None else change.lost)
         if change is not None:
             self.changes.log(job, change)
         else:
@@ -456,6 +455,7 @@ class JobBook:
                     f"it is not what it was, and its jobs do not fit: {error}; evict them, "
                     "or start the switch as it was"
                 ) from None
+        switch.measured = True
 
     def switch_up(self, name: str, found: Reconciled) -> None:
         """A switch answers, and holds exactly its jobs. Jobs whose slots were lost fail."""

@@ -36,9 +36,14 @@ class Failovers:
     _effects: Effects
 
     def has_standby(self, job: Job) -> bool:
-        """Returns True if the job could run on another switch too, were that free."""
-        assert job.placement is not None
-        return any(set(each.switches) - set(job.placement.switches) for each in self._fitting(job))
+        """Returns True if the job could run on another switch too, were that free.
+
+        A switch that this controller has not reached yet may be such a one.
+        """
+        mine = () if job.placement is None else job.placement.switches
+        if any(not each.measured for each in self._pool.switches.values() if each.name not in mine):
+            return True
+        return any(set(each.switches) - set(mine) for each in self._fitting(job))
 
     def begin(self, job: Job, gone: str, why: str) -> bool:
         """Begins a failover from the switch `gone`. Returns False, with nothing changed, if none is possible.
@@ -167,6 +172,6 @@ class Failovers:
         """The job is installed on its new switches: members are admitted there."""
         failover, job.failover = job.failover, None
         assert failover is not None
-        self._lifecycle.admit(job, now, {}, standby=self.has_standby(job), first_packet=failover.first)
+        self._lifecycle.admit(job, now, {}, first_packet=failover.first)
         self._effects.log(EventKind.moved, f"job {job.name!r} runs on {', '.join(job.switches)}", job)
         self._effects.save(job)

@@ -88,12 +88,11 @@ class JobLifecycle:
         return root
 
     def admit(
-        self, job: Job, now: float, lost: Mapping[int, str], *, standby: bool, first_packet: int | None = None
+        self, job: Job, now: float, lost: Mapping[int, str], *, first_packet: int | None = None
     ) -> None:
         """Opens a job's generation: its members get admissions, which say who was `lost` before, and why.
 
         Args:
-            standby: another switch could take the job.
             first_packet: where a failover goes on; None for a change of membership, which begins anew.
         """
         generation = job.generation
@@ -111,7 +110,6 @@ class JobLifecycle:
                 # The generation's is of the first packet that its slots take.
                 first_seq=(generation.first_seq - (first_packet or 0)) % (1 << 32),
                 first_packet=first_packet or 0,
-                standby=standby,
                 policy=job.policy,
                 worker_bit=bit,
                 senders=len(part.senders),

@@ -262,7 +262,6 @@ class Admission:
     interval: float  # seconds between heartbeats
     lost: tuple[tuple[int, str], ...] = ()  # since the previous generation, and why; may be back already
     first_packet: int = 0  # the first packet number on this switch
-    standby: bool = False  # another switch could take the job
 
 
 @dataclass(frozen=True, slots=True)

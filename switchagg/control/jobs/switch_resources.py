@@ -62,6 +62,7 @@ class SwitchResources:
     up: bool = False
     draining: bool = False
     why: str = UNREACHED  # the reason while it is not up
+    measured: bool = False  # it has reported the capacity; that is an expectation before
     allocator: SlotAllocator = field(init=False)
     ranges: dict[int, SlotRange] = field(default_factory=dict)  # of jobs, by their base
     memory_used: int = 0  # bytes of their slots
