@@ -105,6 +105,7 @@ class Communicator:
 
         Operations that are still on their way end with an error.
         """
+        self.gloo_calls.close()
         self.collectives.close()
         if self.gloo is not None:
             versions.end_gloo(self.gloo)

@@ -15,6 +15,7 @@ before the group's next operation through gloo.
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import time
 from collections.abc import Callable
@@ -28,6 +29,8 @@ from worker_lib.work import Work
 _LOOK: Final = 0.25  # seconds between two looks at the mark
 _REASON: Final = 1.0  # seconds for the mark to say why gloo failed
 _WITHOUT_SWITCH: Final = (SwitchError, NetworkError, SessionBrokenError)  # gloo works without it
+
+_log = logging.getLogger("switchagg")
 
 
 class GlooCalls:
@@ -77,6 +80,15 @@ class GlooCalls:
         """Raises what the marks that have ended say about operations before."""
         for part in list(self._unread):
             part.read()
+
+    def close(self) -> None:
+        """Logs a mismatch of which no operation was left to tell, at the group's end."""
+        try:
+            self.read()
+        except MismatchError as error:
+            _log.error("switchagg: %s", error)
+        except WorkerLostError:
+            pass
 
     def forget(self, part: GlooPart) -> None:
         """Lets go of an operation whose mark has been looked at."""

@@ -63,11 +63,13 @@ class Options:
 
     def lanes(self, tensor: torch.Tensor) -> tuple[int | str | None, int | None]:
         """The arguments `bits` and `min_bits` of `Session.allreduce` for a sum of this tensor."""
-        if not tensor.is_floating_point() or (tensor.dtype == torch.float64 and self.bits == "auto"):
+        known = SUMMABLE.get(str(tensor.dtype).removeprefix("torch."))
+        if known is None or not tensor.is_floating_point():
+            return None, None
+        if tensor.dtype == torch.float64 and self.bits == "auto":
             return None, None
         if self.accuracy is not None:
             return self.accuracy, None
         if self.bits == "auto":
             return "auto", self.min_bits
-        accepted = SUMMABLE[str(tensor.dtype).removeprefix("torch.")].lanes
-        return (self.bits if self.bits in accepted else None), None
+        return (self.bits if self.bits in known.lanes else None), None

@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 from torch.autograd.profiler import record_function
 
-from switchagg.errors import SessionBrokenError
+from switchagg.errors import MismatchError, SessionBrokenError
 from worker_lib.torch.versions import untraced
 from worker_lib.work import Work
 
@@ -388,6 +388,9 @@ class SwitchWork(dist.Work):  # type: ignore[misc]
         try:
             for part in self._parts:
                 part.wait(seconds)
+        except MismatchError as caught:
+            caught.add_note("the process group can too, unless another rank's operation goes through gloo")
+            error = caught
         except BaseException as caught:
             error = caught
         with self._lock:

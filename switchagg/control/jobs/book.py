@@ -483,7 +483,7 @@ class JobBook:
             if not self.changes.uses_old_generation(job):
                 continue  # the next generation opens below
             why = f"switch {name!r} restarted, and what its slots held is lost"
-            if job.failover is not None or self.failovers.begin(job, name, why):
+            if job.failover is not None or self.failovers.begin(job, name, why, back=True):
                 continue
             if not self._lifecycle.end_if_empty(job):
                 self._lifecycle.fail(job, why, {"event": "switch", "why": why})

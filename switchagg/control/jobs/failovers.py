@@ -45,10 +45,11 @@ class Failovers:
             return True
         return any(set(each.switches) - set(mine) for each in self._fitting(job))
 
-    def begin(self, job: Job, gone: str, why: str) -> bool:
+    def begin(self, job: Job, gone: str, why: str, *, back: bool = False) -> bool:
         """Begins a failover from the switch `gone`. Returns False, with nothing changed, if none is possible.
 
-        A failover whose target is gone begins again.
+        A failover whose target is gone begins again. With `back` the switch is there again, empty, and the
+        job may go on there.
         """
         generation = job.generation
         if generation is None or job.state not in (JobState.running, JobState.moving):
@@ -58,7 +59,7 @@ class Failovers:
         if job.failover is None and not generation.open:
             return False  # of a change of membership
         old = job.placement
-        target = self._pool.take(self._fitting(job), without=[gone], held=old)
+        target = self._pool.take(self._fitting(job), without=() if back else [gone], held=old)
         if target is None:
             return False
         assert old is not None

@@ -346,9 +346,9 @@ def test_a_switch_that_goes_and_comes_back(controller: Controller, driver: FakeD
     driver.callback(SwitchChange(ChangeKind.connected))
     for line in waiting:
         assert line.wait()["world_size"] == 2
-    eventually(lambda: gone[0].of("switch"))
-    assert "restarted" in gone[1].of("switch")[0]["why"]
-    assert kept[0].of("switch") == []
+    eventually(lambda: gone[0].of("failover"))
+    assert "restarted" in gone[1].of("failover")[0]["why"]
+    assert kept[0].of("failover") == []
     assert controller.queries.job(OPEN, "kept")["state"] == "running"  # type: ignore[index]
     assert {event["kind"] for event in controller.queries.events(OPEN)} >= {
         "switch_down",

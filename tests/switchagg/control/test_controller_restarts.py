@@ -220,11 +220,12 @@ def test_a_job_that_the_switches_have_no_place_for_any_more_is_forgotten(
         second.store.close()
 
 
-def test_slots_that_were_lost_meanwhile(tmp_path: Path, driver: FakeDriver) -> None:
+def test_slots_lost_meanwhile_where_a_member_has_left(tmp_path: Path, driver: FakeDriver) -> None:
     first = Controller([driver], store=Store(tmp_path), slots=16)
     first.start()
     up(first)
     lines = join_all(first)
+    first.leave(OPEN, "a", 1, token(lines[1]))
     first.close()
     first.store.close()
     driver.jobs.clear()

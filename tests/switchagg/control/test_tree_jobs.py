@@ -340,10 +340,26 @@ def test_a_lost_worker_is_shut_out_at_its_leaf_and_the_others_go_on() -> None:
     assert (jobs.table.jobs(), free(jobs)) == ([], FREE)
 
 
-def test_a_lost_leaf_ends_the_job_when_it_is_back_empty() -> None:
+def test_a_job_goes_on_when_its_lost_leaf_is_back_empty() -> None:
     jobs = racks()
     members = run(jobs, 0, 1)
+    job, before = members[0].job, switches(members[0].job)
+    jobs.switch_down("b", "gone")
+    jobs.switch_up("b", Reconciled(installed=(job.id,)))
+    for member in members:
+        assert member.admission is not None
+        jobs.failovers.report(member, member.admission.token, 3, "10.0.9.1", 4100 + member.rank)
+    done = carry_out(jobs)
+    assert len(only(done, Remove)) == len(only(done, Install)) == 3
+    assert (job.state, switches(job)) == (JobState.running, before)
+
+
+def test_a_lost_leaf_ends_a_job_that_a_member_has_left_when_it_is_back_empty() -> None:
+    jobs = racks()
+    members = run(jobs, 0, 1, 1)
     job = members[0].job
+    jobs.leave(members[2])
+    carry_out(jobs)
     jobs.switch_down("b", "gone")
     assert job.state is JobState.running
     jobs.switch_up("b", Reconciled(installed=(job.id,)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import threading
 import time
@@ -19,6 +20,7 @@ import worker_lib
 import worker_lib.torch
 from switchagg.control.client import ControllerClient
 from tests.seeds import seed_of_this_run
+from tests.waiting import eventually
 from tests.worker_lib.harness import in_threads
 from tests.worker_lib.torch import worlds
 from tests.worker_lib.torch.worlds import OWN_SWITCH, attempt, rest, run
@@ -663,6 +665,37 @@ def test_a_wrong_result_of_gloos_is_an_error(
 ) -> None:
     for rank, said in enumerate(run(2, _other_operations, calls, waits)):
         assert said.startswith(f"ranks called different things: rank {rank} called allreduce(")
+
+
+def _unread() -> str:
+    """Returns what the log says of a mismatch after which nothing was called."""
+    heard: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: heard.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("switchagg").addHandler(handler)
+    _product()
+    work = _reduced_by_gloo(torch.int32, (dist.ReduceOp.PRODUCT, dist.ReduceOp.BXOR)[dist.get_rank()])
+    eventually(lambda: all(part._mark.done() for part in dist.group.WORLD.communicator.gloo_calls._unread))
+    del work
+    dist.destroy_process_group()
+    return "".join(heard)
+
+
+def test_a_mismatch_that_nobody_asked_about_is_in_the_log() -> None:
+    for rank, said in enumerate(run(2, _unread)):
+        assert f"ranks called different things: rank {rank} called allreduce(" in said
+
+
+def _float8() -> None:
+    with pytest.raises(RuntimeError, match="Invalid scalar type"):
+        dist.all_reduce(torch.zeros(4).to(torch.float8_e4m3fn))
+    x = torch.ones(3)
+    dist.all_reduce(x)
+    assert (x == dist.get_world_size()).all()
+
+
+def test_a_type_that_nobody_sums() -> None:
+    run(2, _float8)
 
 
 def _strangers() -> str:

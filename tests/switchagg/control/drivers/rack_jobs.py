@@ -146,6 +146,8 @@ def play(engine: str, folder: Path) -> dict[str, Any]:
                 each.until(2)
             stage.rack.kill_switch()
             stage.rack.start_switch()
+            for each in talks:
+                each.until(each.said[-1]["turn"] + 20)
 
         found["restarted"] = stage.job("restarted", the_switch_dies)
         found["after"] = stage.job("after", all_go_on)

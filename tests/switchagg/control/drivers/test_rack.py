@@ -54,13 +54,13 @@ def test_a_worker_that_dies_is_named_to_the_others(seen: dict[str, list[list[dic
         assert _turns(said) >= 5
 
 
-def test_a_switch_that_dies_ends_its_jobs_and_not_the_next(
+def test_a_job_survives_the_restart_of_its_only_switch(
     seen: dict[str, list[list[dict[str, Any]]]],
 ) -> None:
     for said in seen["restarted"]:
-        assert said[-1]["error"] == "SwitchError"
-        assert "switch 'rack1' restarted" in said[-1]["text"]
-        assert _turns(said) >= 2
+        assert "error" not in said[-1], said[-1]
+        assert all(turn["exact"] for turn in said)
+        assert _turns(said) >= 20
 
 
 def test_the_slots_are_free_in_the_end(seen: dict[str, list[list[dict[str, Any]]]]) -> None:

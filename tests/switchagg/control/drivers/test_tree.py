@@ -226,9 +226,11 @@ def test_a_rank_is_shut_out_at_its_leaf_and_all_is_taken_off_at_the_end() -> Non
         eventually(lambda: _left(it) == 0)
 
 
-def test_a_root_that_restarts_ends_the_job_by_name() -> None:
+def test_a_root_that_restarts_ends_a_job_that_a_member_has_left_by_name() -> None:
     with plant() as it:
-        it.join("10.0.1.1", "10.0.2.1")
+        it.join("10.0.1.1", "10.0.2.1", "10.0.2.2")
+        gone = it.workers.pop()
+        it.controller.leave(OPEN, "j", 2, gone.place["token"])
         it.switches["root"].restart()
         eventually(lambda: it.workers[0].line.events[-1]["event"] == "switch")
         said = "switch 'root' restarted, and what its slots held is lost"

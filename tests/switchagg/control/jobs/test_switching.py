@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from switchagg.control.jobs.effects import LogEvent, Remove
+from switchagg.control.jobs.effects import Install, LogEvent, Remove
 from switchagg.control.jobs.records import EventKind, JobState, MemberState, SwitchState
 from switchagg.errors import AdmissionError, SwitchError
 from switchagg.rules.switch import Capacity, Reconciled
@@ -17,6 +17,7 @@ from tests.switchagg.control.job_books import (
     only,
     run,
     switch,
+    token,
     told,
 )
 
@@ -47,26 +48,55 @@ def test_what_runs_on_a_switch_that_cannot_be_reached_goes_on() -> None:
     assert jobs.pool.switches["a"].state is SwitchState.up
 
 
-def test_jobs_of_a_switch_that_forgot_them_fail() -> None:
+LOST = "switch 's' restarted, and what its slots held is lost"
+
+
+def test_jobs_of_a_switch_that_forgot_them_go_on_there() -> None:
     jobs = book()
     zero, one = run(jobs)
     other = run(jobs, "b")
-    there = generation(zero)
+    there, range_before = generation(zero), zero.job.slot_range
     jobs.switch_up("s", Reconciled(kept=(other[0].job.id,), installed=(zero.job.id,)))
     done = jobs.poll()
-    why = "switch 's' restarted, and what its slots held is lost"
-    event = {"event": "switch", "job": there.id, "why": why}
+    event = {"event": "failover", "job": there.id, "why": LOST}
     assert [told(done, member) for member in (zero, one, other[0])] == [[event], [event], []]
-    assert (zero.job.state, zero.job.why, other[0].job.state) == (JobState.failed, why, JobState.running)
+    for member, lowest in ((zero, 7), (one, 5)):
+        jobs.failovers.report(member, token(member), lowest, "10.0.0.1", 4100 + member.rank)
+    done = carry_out(jobs)
+    assert [type(each) for each in only(done, Remove, Install)] == [Remove, Install]
     assert only(done, Remove) == [Remove(there)]
-    jobs.lost([zero, one], "its process ended")
+    assert zero.job.state is JobState.running
+    assert zero.job.slot_range == range_before
+    for member in (zero, one):
+        assert member.admission is not None
+        assert (member.admission.job, member.admission.first_packet) == (generation(zero).id, 5)
+        assert member.admission.job != there.id
+    for member in (zero, one, *other):
+        jobs.leave(member)
+    carry_out(jobs)
+    assert (jobs.table.jobs(), free(jobs)) == ([], 64)
+
+
+def test_jobs_of_a_switch_that_forgot_them_fail_if_a_member_cannot_send_again() -> None:
+    jobs = book()
+    zero, one = run(jobs)
+    there = generation(zero)
+    jobs.leave(one)
+    jobs.poll()
+    jobs.switch_up("s", Reconciled(installed=(zero.job.id,)))
+    done = jobs.poll()
+    assert told(done, zero) == [{"event": "switch", "job": there.id, "why": LOST}]
+    assert (zero.job.state, zero.job.why) == (JobState.failed, LOST)
+    assert only(done, Remove) == [Remove(there)]
+    jobs.lost([zero], "its process ended")
     again = run(jobs)
     assert again[0].job.state is JobState.running
 
 
 def test_ranks_of_a_failed_job_join_the_next_one_while_the_old_members_are_still_there() -> None:
     jobs = book()
-    zero, one = run(jobs)
+    zero, one, two = run(jobs, world_size=3)
+    jobs.leave(two)
     jobs.switch_up("s", Reconciled(installed=(zero.job.id,)))
     again = run(jobs)
     assert again[0].job is not zero.job
