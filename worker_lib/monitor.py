@@ -136,9 +136,10 @@ class MembershipMonitor:
         self.join()
 
     def join(self) -> None:
-        """Waits a while for the thread to end."""
-        if threading.current_thread() is not self._thread:
-            self._thread.join(_END_SECONDS)
+        """Waits a while for the threads to end; the stream is closed."""
+        for thread in self._thread, self._reader:
+            if threading.current_thread() is not thread:
+                thread.join(_END_SECONDS)
 
     def lose_switch(self, job: int) -> None:
         """The switch sends nothing and its port refuses packets: goes to another one, or ends the session.
@@ -191,9 +192,10 @@ class MembershipMonitor:
     def _start_reader(self, member: Membership) -> None:
         """Starts to read the member's stream."""
         self._stream_number += 1
-        threading.Thread(
+        self._reader = threading.Thread(
             target=self._read, args=(self._stream_number, member), name="switchagg-events", daemon=True
-        ).start()
+        )
+        self._reader.start()
 
     def _read(self, line: int, member: Membership) -> None:
         while True:

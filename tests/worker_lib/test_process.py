@@ -18,6 +18,7 @@ import worker_lib
 from switchagg.control.embedded import EmbeddedController
 from switchagg.control.jobs.records import OPEN
 from worker_lib import Session, SessionBrokenError, WorkerLostError
+from worker_lib.join import MemberStream
 
 from .harness import ROOT, Process, ProcessEnded, in_threads, job_name, processes, say, together
 
@@ -279,6 +280,26 @@ def test_waiting_for_a_late_rank_uses_little_cpu(host: EmbeddedController) -> No
     with processes(host.url, 2, waits) as ranks:
         for rank in ranks:
             assert rank.finish().get() < 0.5
+
+
+def test_closing_leaves_no_thread(host: EmbeddedController, monkeypatch: pytest.MonkeyPatch) -> None:
+    next_event = MemberStream.next_event
+
+    def slow(stream: MemberStream, timeout: float | None = None) -> dict[str, object] | None:
+        event = next_event(stream, timeout)
+        time.sleep(0.2)
+        return event
+
+    monkeypatch.setattr(MemberStream, "next_event", slow)
+
+    def call(session: Session) -> set[threading.Thread]:
+        session.barrier()
+        return set(threading.enumerate())
+
+    during = set.union(*together(host.url, 2, call))
+    left = {thread.name for thread in during if thread.is_alive()}
+    assert "switchagg-events" in {thread.name for thread in during}
+    assert not left & {"switchagg-events", "switchagg-monitor"}
 
 
 def test_import_is_light() -> None:

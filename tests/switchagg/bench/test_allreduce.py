@@ -312,6 +312,8 @@ def test_switch_and_ranks_end_when_the_command_is_killed() -> None:
         "4K",
         "--compare",
         "none",
+        "--transport",
+        "udp",
         "--repeat",
         "100000",
     ]
