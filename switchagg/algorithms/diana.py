@@ -74,6 +74,9 @@ class Counted(Compressor):
     def omega(self, size: int, workers: int = 1) -> float | None:
         return self.inner.omega(size, workers)
 
+    def shared_omega(self, size: int, workers: int = 1) -> float:
+        return self.inner.shared_omega(size, workers)
+
     def parts(self) -> Iterator[Compressor]:
         yield self.inner
 
@@ -110,6 +113,7 @@ class CompressedAverage:
 
     Attributes:
         omega: variance of what travels, as the compressor states it.
+        mean_omega: variance of its mean over the workers, relative to their mean square; at least omega / n.
         alpha: how far the memories move; 0 without them.
 
     Raises:
@@ -134,7 +138,9 @@ class CompressedAverage:
             raise UsageError(
                 f"compressor is {compressor.describe()}, whose variance has no bound; needed: one that has"
             )
-        self.omega = omega
+        mean_omega = inner.mean_omega(dim, session.world_size)
+        assert mean_omega is not None
+        self.omega, self.mean_omega = omega, mean_omega
         self._differences = Differences(inner, alpha) if memory else None
         self.alpha = 0.0 if self._differences is None else self._differences.rate(dim, session.world_size)
         self._session = session
@@ -182,15 +188,20 @@ class Momentum:
 class Diana:
     """One worker's part.
 
-    omega is the compressor's. Where its scale is shared by all workers, omega is relative to the largest
-    difference of any worker, and the bound of gamma below is proved with n omega in omega's place; where
-    workers' differences are of one size, as they are stated.
+    The paper's compressors are independent between workers, so that their mean scatters with omega / n.
+    Blocks that all workers draw alike scatter their mean as they scatter one vector. So the bound has
+    w = omega_m + (1 + omega_m) omega_q / n in the place of omega / n, omega_m being the part of omega from
+    shared draws and omega_q the rest (`Compressor.mean_omega`); the proof uses the mean's variance alone.
+
+    Where a compressor's scale is shared by all workers, omega_q is relative to the largest difference of any
+    worker, and the bounds of gamma and alpha are proved with n omega_q in its place; where workers'
+    differences are of one size, as they are stated.
 
     Args:
         compressor: unbiased, with a known omega; made alike at all workers. It is copied.
         alpha: how far memories move, in (0, 1 / (1 + omega)]; that bound by default.
-        step: gamma; by default 1 / (L (1 + 6 omega / n)) (Gorbunov, Hanzely, Richtarik, arXiv 1905.11261,
-            Table 1 and Corollary A.8), L being the largest L_i, and at most 2 / L.
+        step: gamma; by default 1 / (L (1 + 6 w)) (with w = omega / n: Gorbunov, Hanzely, Richtarik, arXiv
+            1905.11261, Table 1 and Corollary A.8), L being the largest L_i, and at most 2 / L.
         momentum: beta, in [0, 1). Where there is an R, its proximal step is gamma / (1 - beta) (the paper has
             gamma, whose fixed points are no minimizers).
         memory: False for quantized gradient descent (QSGD), which does not converge to x* in general.
@@ -220,8 +231,7 @@ class Diana:
         self._momentum = Momentum(problem.dim, momentum)
         self.average = CompressedAverage(session, problem.dim, compressor, alpha, memory=memory)
         known = constants(problem, session)
-        omega, n = self.average.omega, session.world_size
-        self.gamma_bound = 1 / (known.smoothness * (1 + 6 * omega / n))
+        self.gamma_bound = 1 / (known.smoothness * (1 + 6 * self.average.mean_omega))
         self.gamma = checked_gamma(step, known.smoothness, self.gamma_bound)
         self.rate = min(self.gamma * known.strong_convexity, self.average.alpha / 2)
 

@@ -110,8 +110,9 @@ class VrDiana:
         batch: samples of a component.
         variance: ``"lsvrg"`` (a gradient of all samples about every m steps) or ``"saga"`` (a table of m
             gradients).
-        step: gamma; by default 1 / (L (1 + 36 (omega + 1) / n)) (Corollary 1), L being the largest of a
-            sample, and at most 2 / L with the largest of a worker.
+        step: gamma; by default 1 / (L (1 + 36 (w + 1 / n))), w being `diana.Diana`'s: with independent
+            compressors, w = omega / n, Corollary 1's. L is the largest of a sample. At most 2 / L with the
+            largest of a worker.
         memory: False to compress the stochastic gradients themselves.
         seed: of samples and coins.
 
@@ -149,8 +150,8 @@ class VrDiana:
         rows: Array = session.allgather(sizes)
         self.components = int(rows[:, 0].max())
         smoothness = known.sample_smoothness * float(rows[:, 1].max())
-        omega, n = self.average.omega, session.world_size
-        self.gamma_bound = 1 / (smoothness * (1 + 36 * (omega + 1) / n))
+        scatter = self.average.mean_omega + 1 / session.world_size
+        self.gamma_bound = 1 / (smoothness * (1 + 36 * scatter))
         self.gamma = checked_gamma(step, known.smoothness, self.gamma_bound)
         self._draws = np.random.default_rng((seed, 1 + session.rank))
         self._estimator: _Saga | _Lsvrg

@@ -248,9 +248,9 @@ def _run(
             compressor = _compressor(plan["compressor"])
             if (rule := arguments.pop("rule", None)) is not None:
                 known = constants(problem, session)
-                omega = compressor.omega(problem.dim, session.world_size)
+                omega = compressor.mean_omega(problem.dim, session.world_size)
                 assert omega is not None
-                arguments["step"] = rule / (known.smoothness * (1 + omega / session.world_size))
+                arguments["step"] = rule / (known.smoothness * (1 + omega))
             diana = Diana if plan["method"] == "diana" else VrDiana
             method = diana(problem, session, compressor=compressor, **arguments)
         case "adaptive":

@@ -194,6 +194,22 @@ class Compressor(ABC):
         """
         return None
 
+    def shared_omega(self, size: int, workers: int = 1) -> float:
+        """Returns the part of omega that comes from draws which all ranks share; 0 by default.
+
+        1 + omega = (1 + shared) (1 + own). Averaging over ranks shrinks the own part alone.
+        """
+        return 0.0
+
+    def mean_omega(self, size: int, workers: int) -> float | None:
+        """Returns w of E|mean Q_i(x_i) - mean x_i|^2 <= w mean |x_i|^2 over all ranks; None without an omega.
+
+        A draw that all ranks share commutes with their mean and scatters it as it scatters one vector; what
+        each rank draws for itself scatters by 1 / n: w = shared + (1 + shared) own / n.
+        """
+        omega, shared = self.omega(size, workers), self.shared_omega(size, workers)
+        return None if omega is None else shared + (omega - shared) / workers
+
     def delta(self, size: int, workers: int = 1) -> float | None:
         """Returns delta of E|C(x) - x|^2 <= (1 - delta) |x|^2, in (0, 1]; None if there is none.
 

@@ -204,8 +204,10 @@ class CountedBlocks(Sparsifier):
         super().check(size, round)
 
     def _values(self, size: int) -> int:
-        """Returns the most elements in the chosen blocks."""
-        return min(size, self.count(size) * self.block)
+        """Returns the number of elements that the inner compressor's constants are for: those in the chosen
+        blocks, since zeros add no variance; a sparsifier inside chooses among all that it gets."""
+        of_all = isinstance(self.inner, CountedBlocks)
+        return min(size, self.most(size) if of_all else self.count(size) * self.block)
 
 
 def take_blocks(x: Floats, numbers: Numbers, block: int) -> Floats:
@@ -311,6 +313,11 @@ class RandomBlocks(CountedBlocks):
         if not self.scaled:
             return None
         return chained_omega(1 / self.share_of(size) - 1, self.inner.omega(self._values(size), workers))
+
+    def shared_omega(self, size: int, workers: int = 1) -> float:
+        """Returns b / k - 1 if all ranks draw the same blocks, chained with the inner compressor's."""
+        own = 1.0 if self.independent or not self.scaled else 1 / self.share_of(size)
+        return own * (1 + self.inner.shared_omega(self._values(size), workers)) - 1
 
     def delta(self, size: int, workers: int = 1) -> float | None:
         """Returns k / b if values are not scaled."""

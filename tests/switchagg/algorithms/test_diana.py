@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,14 +11,15 @@ import pytest
 from switchagg.algorithms import diana, vr_diana
 from switchagg.algorithms.base import Array
 from switchagg.algorithms.diana import CompressedAverage, Diana, sent_bits
-from switchagg.algorithms.problems import LogisticRegression
-from switchagg.algorithms.vr_diana import Components
+from switchagg.algorithms.problems import LogisticRegression, RidgeRegression
+from switchagg.algorithms.vr_diana import Components, VrDiana
 from switchagg.control.embedded import EmbeddedController
 from switchagg.errors import UsageError
 from tests.seeds import seed_of_this_run
+from tests.worker_lib.compress.table import Table
 from tests.worker_lib.harness import together
 from worker_lib import Session
-from worker_lib.compress import Dithering, Message, RandomBlocks, TopBlocks, chain
+from worker_lib.compress import Compressor, Differences, Dithering, Message, RandomBlocks, TopBlocks, chain
 
 from .problems_for_tests import WORKERS, distances, shares, solve
 
@@ -77,6 +79,64 @@ def test_the_guarantee_of_the_step(host: EmbeddedController) -> None:
     before, after, rate = together(host.url, WORKERS, call)[0]
     # The bound is on a mean that has the memories' distance in it as well; 1,000 is room for both.
     assert after**2 < 1000 * (1 - rate) ** 400 * before**2
+
+
+COMPRESSORS: dict[str, Callable[[bool, int], Compressor]] = {
+    "masks": lambda independent, seed: RandomBlocks(tau=1 / 16, block=1, independent=independent, seed=seed),
+    "masks, quantized": lambda independent, seed: chain(
+        RandomBlocks(tau=0.25, block=4, independent=independent, seed=seed), Dithering(levels=8, seed=seed)
+    ),
+}
+
+
+def ones(dim: int) -> RidgeRegression:
+    """|x - 1|^2 / 2, whose Hessian is the identity."""
+    root = np.sqrt(dim)
+    return RidgeRegression(root * np.eye(dim), root * np.ones(dim), 0.0)
+
+
+@pytest.mark.parametrize("independent", [False, True])
+@pytest.mark.parametrize("name", COMPRESSORS)
+def test_workers_that_are_alike_converge_as_proved(
+    host: EmbeddedController, name: str, independent: bool
+) -> None:
+    # Shared masks do not average out: gamma = 1 / (L (1 + 6 omega / n)) grew the distance 5e5 times.
+    seed, workers, steps, dim = seed_of_this_run(), 8, 150, 64
+
+    def call(session: Session) -> tuple[float, float, float]:
+        me = Diana(ones(dim), session, compressor=COMPRESSORS[name](independent, seed))
+        more = VrDiana(
+            ones(dim), session, compressor=COMPRESSORS[name](independent, seed), batch=dim, variance="saga"
+        )
+        for _ in range(steps):
+            me.step()
+            more.step()
+        return *(float(np.square(each.x - 1).sum()) / dim for each in (me, more)), me.rate
+
+    after, with_batches, rate = together(host.url, workers, call)[0]
+    # The gradients at x* are 0 as the memories are at first, so E|x - x*|^2 shrinks by the rate. 1,000 is
+    # room for chance.
+    assert after < 1000 * (1 - rate) ** steps
+    assert with_batches < 1  # the largest constant of the theory leaves little to see of its rate
+
+
+@pytest.mark.parametrize("workers", [64])
+@pytest.mark.parametrize("independent", [False, True])
+@pytest.mark.parametrize("name", COMPRESSORS)
+def test_many_workers_that_are_alike(name: str, independent: bool, workers: int) -> None:
+    seed, steps, dim = seed_of_this_run(), 60, 64
+    one = COMPRESSORS[name](independent, seed)
+    omega, w = one.omega(dim, workers), one.mean_omega(dim, workers)
+    assert omega is not None
+    assert w is not None
+    gamma = 1 / (1 + 6 * w)  # L = mu = 1
+    table = Table([Differences(COMPRESSORS[name](independent, seed)) for _ in range(workers)])
+    x = np.zeros(dim)
+    for _ in range(steps):
+        total, _ = table.round([x - 1] * workers)
+        x = x - gamma * total / workers
+    rate = min(gamma, 1 / (1 + omega) / 2)
+    assert float(np.square(x - 1).sum()) < 1000 * (1 - rate) ** steps * dim
 
 
 def test_memories_are_equal_and_unbiased_estimates(host: EmbeddedController) -> None:

@@ -191,6 +191,32 @@ def test_a_chain_is_unbiased_and_within_omega() -> None:
         assert squares.mean() <= omega * float(x @ x) + hoeffding(span, trials)
 
 
+@pytest.mark.parametrize("n", [2, 8, 64])
+@pytest.mark.parametrize("independent", [False, True])
+def test_shared_draws_do_not_average_out(independent: bool, n: int) -> None:
+    rng = np.random.default_rng(seed_of_this_run())
+    d, k, block, trials = 48, 3, 4, 200
+    x = rng.standard_normal(d)
+    seed = int(rng.integers(1 << 30))
+    cs = [RandomBlocks(k=k, block=block, independent=independent, seed=seed) for _ in range(n)]
+    shared = 0.0 if independent else d / block / k - 1
+    assert cs[0].shared_omega(d, n) == pytest.approx(shared)
+    w = cs[0].mean_omega(d, n)
+    assert w == pytest.approx(3 if not independent else 3 / n)
+    off = [Table(cs).round([x] * n)[0] / n - x for _ in range(trials)]
+    squares = np.square(off).sum(axis=1) / float(x @ x)
+    # Equal vectors make it an equality. |mean Q - x| <= (b / k - 1) |x|, whatever the blocks.
+    assert abs(squares.mean() - w) <= hoeffding((d / block / k - 1) ** 2, trials)
+    both = chain(cs[0], Dithering(levels=2, p=2))
+    inner = Dithering(levels=2, p=2).omega(k * block, n)
+    assert inner is not None
+    expected = inner * 4 / n + 3 if not independent else ((1 + inner) * 4 - 1) / n
+    assert both.mean_omega(d, n) == pytest.approx(expected)
+    nested = chain(RandomBlocks(k=k, block=block, independent=True), RandomBlocks(tau=0.5, block=block))
+    assert nested.shared_omega(d, n) == pytest.approx(1)
+    assert nested.mean_omega(d, n) == pytest.approx(1 + 2 * 3 / n)
+
+
 def test_a_chain_contracts_as_it_says() -> None:
     rng = np.random.default_rng(seed_of_this_run())
     d, trials = 200, 600
