@@ -18,6 +18,7 @@ from worker_lib.compress import (
     IntSGD,
     Modular,
     RandomBlocks,
+    Rotation,
     Round,
     TopBlocks,
     chain,
@@ -26,6 +27,7 @@ from worker_lib.compress import (
 METHODS: list[Compressor] = [
     Dithering(bits=8),
     Dithering(bits=8, block=256),
+    Rotation(bits=8),
     IntSGD(8),
     Modular(),
     RandomBlocks(tau=0.1),

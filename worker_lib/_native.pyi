@@ -210,6 +210,12 @@ def to_residues(
 def residue_values(
     x: int, count: int, wide: bool, unit: float, first: int, second: int, out: int
 ) -> None: ...
+def rotate_blocks(
+    x: int, count: int, wide: bool, block: int, factor: float, first: int, second: int, out: int
+) -> None: ...
+def unrotate_blocks(
+    y: int, count: int, wide: bool, block: int, factor: float, first: int, second: int, x: int
+) -> None: ...
 def from_residues(
     words: int,
     count: int,

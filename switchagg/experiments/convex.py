@@ -28,6 +28,7 @@ from switchagg.algorithms.problems import (
 )
 from switchagg.experiments import data
 from switchagg.experiments.experiment import Check
+from switchagg.experiments.lockstep import Lockstep, best_of
 from switchagg.report.plots import Plot, Series
 
 if TYPE_CHECKING:
@@ -141,8 +142,41 @@ def make_task(
     return Task(parts, x, float(np.linalg.norm(x)), spread, smooth / convex, parts[0].dim)
 
 
+def tuned(
+    task: Task, spec: Mapping[str, Any], candidates: Iterable[float], accuracy: float, limit: int
+) -> float | None:
+    """Returns the step size, in units of 1 / L, with which DIANA takes the fewest steps to an accuracy.
+
+    Args:
+        task: of the problem.
+        spec: of the compressor.
+        candidates: step sizes in units of 1 / L.
+        accuracy: of the first distance.
+        limit: the most steps; None is returned where no candidate needs fewer.
+    """
+    from worker_lib.compress import Differences
+
+    smoothness = max(p.smoothness for p in task.parts)
+
+    def steps(candidate: float, most: int) -> int | None:
+        workers = Lockstep(lambda: Differences(_compressor(spec)), len(task.parts))
+        x = np.zeros(task.dim)
+        for step in range(1, most + 1):
+            x = x - candidate / smoothness * workers.mean([p.gradient(x) for p in task.parts])
+            distance = float(np.linalg.norm(x - task.optimum)) / task.scale
+            if distance <= accuracy:
+                return step
+            if not distance < 10:
+                return None
+        return None
+
+    return best_of(candidates, steps, limit)
+
+
 def solve_in_rank(session: Any, given: dict[str, Any]) -> list[dict[str, Any]]:
     """Carries out, in a rank, all runs of all tasks, one after the other."""
+    from switchagg.experiments.rank import say
+
     found = []
     for task in given["tasks"]:
         with np.load(Path(given["folder"]) / f"{task['file']}-{session.rank}.npz") as held:
@@ -154,6 +188,8 @@ def solve_in_rank(session: Any, given: dict[str, Any]) -> list[dict[str, Any]]:
             log = Log(every=max(1, plan["steps"] // _POINTS), optimum=best, target=plan.get("target"))
             session.barrier()
             x, extra = _run(plan, problem, session, log)
+            if session.rank == 0:
+                say(f"{plan['name']}: {log.records[-1].step} steps")
             found.append(
                 {
                     "digest": zlib.crc32(np.ascontiguousarray(x).view(np.uint8).data),
@@ -251,6 +287,8 @@ def _run(
                 omega = compressor.mean_omega(problem.dim, session.world_size)
                 assert omega is not None
                 arguments["step"] = rule / (known.smoothness * (1 + omega))
+            if (times := arguments.pop("step_times_l", None)) is not None:
+                arguments["step"] = times / constants(problem, session).smoothness
             diana = Diana if plan["method"] == "diana" else VrDiana
             method = diana(problem, session, compressor=compressor, **arguments)
         case "adaptive":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 import numpy as np
@@ -182,3 +183,31 @@ def checks(q: Ints) -> npt.NDArray[np.int32]:
     products = u.reshape(blocks, CHECK_BLOCK) * FACTORS
     words: npt.NDArray[np.uint32] = products.sum(axis=1, dtype=np.uint32)
     return words.view(np.int32)
+
+
+def _signs(count: int, key: Key, dtype: np.dtype[Any]) -> Floats:
+    return np.where(drawn(np.arange(count, dtype=np.uint32), key) >> np.uint32(31), -1, 1).astype(dtype)
+
+
+def _hadamard(rows: Floats) -> Floats:
+    """Of each row; the sums in the order of the native form."""
+    half = rows.shape[1] // 2
+    for _ in range(half.bit_length()):
+        a, b = rows[:, :half], rows[:, half:]
+        rows = np.stack([a + b, a - b], axis=2).reshape(rows.shape)
+    return rows
+
+
+def rotate(x: Floats, block: int, key: Key) -> Floats:
+    """As `worker_lib.compress.rotation.rotate`."""
+    padded = np.zeros(-(-x.size // block) * block, x.dtype)
+    padded[: x.size] = x * _signs(x.size, key, x.dtype)
+    out: Floats = _hadamard(padded.reshape(-1, block)).reshape(-1) * x.dtype.type(1 / math.sqrt(block))
+    return out
+
+
+def unrotate(y: Floats, count: int, block: int, key: Key) -> Floats:
+    """As `worker_lib.compress.rotation.unrotate`."""
+    z = _hadamard(y.reshape(-1, block)).reshape(-1) * y.dtype.type(1 / math.sqrt(block))
+    out: Floats = z[:count] * _signs(count, key, y.dtype)
+    return out

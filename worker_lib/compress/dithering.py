@@ -13,7 +13,7 @@ add. Here the scale is that of the largest worker, so the others scatter as much
 from __future__ import annotations
 
 import math
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ from switchagg.errors import UsageError
 from worker_lib.compress import lanes
 from worker_lib.compress.base import Compressor, Floats, Message, Round, Words
 from worker_lib.compress.lanes import from_words, new_key, to_words
+from worker_lib.compress.shared_norms import SharedNorms
 
 
 def dithering_variance(size: int, levels: int, p: float, slack: float) -> float:
@@ -41,11 +42,6 @@ def dithering_variance(size: int, levels: int, p: float, slack: float) -> float:
         # |x|_inf |x|_1 <= (1 + sqrt d) / 2 |x|_2^2, with equality at (1 + sqrt d, 1, ..., 1) / norm.
         return min(size * slack**2 / (4 * levels**2), slack * (1 + math.sqrt(size)) / (2 * levels))
     return min(size * slack**2 / (4 * levels**2), slack * math.sqrt(size) / levels)
-
-
-_EXPONENTS: Final = 8  # bits of a float32's exponent
-_NOT_FINITE: Final = 255
-_MOST_MANTISSA: Final = 7
 
 
 class Dithering(Compressor):
@@ -90,8 +86,7 @@ class Dithering(Compressor):
             raise UsageError(f"block is {block!r}; accepted: elements from 1, or None for all under one norm")
         if norm_bits is None:
             norm_bits = 3 if block is None else 0
-        if not isinstance(norm_bits, int) or not 0 <= norm_bits <= _MOST_MANTISSA:
-            raise UsageError(f"norm_bits is {norm_bits!r}; accepted: 0 to {_MOST_MANTISSA}")
+        self._norms = SharedNorms(float(p), block, norm_bits)
         self.levels = levels
         self.bits = None if bits is None else lanes.checked_bits(bits)
         self.p = float(p)
@@ -104,15 +99,7 @@ class Dithering(Compressor):
 
     def share(self, x: Floats, round: Round) -> Words | None:
         """Returns one bit for each block's norm, of 2^(8 + norm_bits)."""
-        rows = self._rows(x)
-        with np.errstate(over="ignore", invalid="ignore"):
-            if math.isinf(self.p):
-                norms = np.abs(rows).max(axis=1).astype(np.float64)
-            else:
-                wide = rows.astype(np.float64, copy=False)
-                norms = np.sqrt(np.einsum("ij,ij->i", wide, wide))
-            codes = self._codes(norms)
-        return self._one_hot(codes, norms > 0)
+        return self._norms.words(x)
 
     def encode(self, x: Floats, shared: Words | None, round: Round) -> Message:
         """Returns packed levels."""
@@ -153,46 +140,9 @@ class Dithering(Compressor):
             )
         return self.levels, bits
 
-    def _rows(self, x: Floats) -> Floats:
-        """Returns x with a block a row, the last padded with zeros."""
-        width = self.block or x.size
-        rows = -(-x.size // width)
-        if rows * width != x.size:
-            x = np.concatenate([x, np.zeros(rows * width - x.size, x.dtype)])
-        return x.reshape(rows, width)
-
-    def _codes(self, norms: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-        """Returns exponent and leading mantissa bits of each norm as a float32, truncated."""
-        single = norms.astype(np.float32)
-        # Rounding to float32 must not hide that the norm is above it.
-        single = np.where(single < norms, np.nextafter(single, np.float32(np.inf)), single)
-        codes = (single.view(np.uint32) >> np.uint32(23 - self.norm_bits)).astype(np.int64)
-        codes[~np.isfinite(single)] = _NOT_FINITE << self.norm_bits
-        return codes
-
-    def _one_hot(self, codes: npt.NDArray[np.int64], there: npt.NDArray[np.bool_]) -> Words:
-        words = 1 << (_EXPONENTS - 5 + self.norm_bits)
-        out = np.zeros((codes.size, words), np.uint32)
-        rows = np.flatnonzero(there | (codes >= _NOT_FINITE << self.norm_bits))
-        hot = codes[rows]
-        out[rows, hot >> 5] = np.uint32(1) << (hot & 31).astype(np.uint32)
-        return out.reshape(-1)
-
     def _units(self, shared: Words | None, levels: int, dtype: np.dtype[Any]) -> Floats:
         """Returns each block's M / s: 0 if all ranks have zeros, NaN if any has NaN or Inf."""
-        assert shared is not None
-        rows = shared.reshape(-1, 1 << (_EXPONENTS - 5 + self.norm_bits))
-        last = rows.shape[1] - 1 - (rows[:, ::-1] != 0).argmax(axis=1)
-        word = rows[np.arange(rows.shape[0]), last]
-        code = 32 * last + np.frexp(word.astype(np.float64))[1] - 1
-        exponent, mantissa = code >> self.norm_bits, code & ((1 << self.norm_bits) - 1)
-        # The next number of the coarse grid: no norm with this code is above it.
-        significand = (mantissa + 1) / 2.0**self.norm_bits + (exponent > 0)
-        norm = np.ldexp(significand, np.maximum(exponent, 1) - 127)
-        units: Floats = np.minimum(norm / levels, np.finfo(dtype).max).astype(dtype)
-        units[exponent == _NOT_FINITE] = np.nan
-        units[word == 0] = 0
-        return units
+        return self._norms.of(shared, levels, dtype)
 
     def _values(
         self, words: npt.NDArray[Any], message: Message, shared: Words | None, round: Round, instead: float

@@ -199,6 +199,30 @@ int32_t from_residues(uintptr_t words, size_t count, bool wide, int bits, double
   });
 }
 
+// Randomized Hadamard transforms of blocks, a power of two of elements each: of the last, zeros fill the rest up. `out` has whole
+// blocks.
+void rotate_blocks(uintptr_t x, size_t count, bool wide, size_t block, double factor, uint32_t first, uint32_t second,
+                   uintptr_t out) {
+  by_type(wide, [&](auto zero) {
+    using T = decltype(zero);
+    const auto scratch = std::make_unique<T[]>(2 * block);
+    for (size_t i = 0; i < count; i += block)
+      loops<T>(choose_kernels()).rotate(at<const T>(x) + i, std::min(block, count - i), block, {first, second},
+                                        static_cast<uint32_t>(i), static_cast<T>(factor), scratch.get(), at<T>(out) + i);
+  });
+}
+
+void unrotate_blocks(uintptr_t y, size_t count, bool wide, size_t block, double factor, uint32_t first, uint32_t second,
+                     uintptr_t x) {
+  by_type(wide, [&](auto zero) {
+    using T = decltype(zero);
+    const auto scratch = std::make_unique<T[]>(2 * block);
+    for (size_t i = 0; i < count; i += block)
+      loops<T>(choose_kernels()).unrotate(at<const T>(y) + i, std::min(block, count - i), block, {first, second},
+                                          static_cast<uint32_t>(i), static_cast<T>(factor), scratch.get(), at<T>(x) + i);
+  });
+}
+
 }  // namespace
 
 void bind_compress(nb::module_& m) {
@@ -212,6 +236,10 @@ void bind_compress(nb::module_& m) {
   m.def("residue_values", residue_values, "x"_a, "count"_a, "wide"_a, "unit"_a, "first"_a, "second"_a, "out"_a, release);
   m.def("from_residues", from_residues, "words"_a, "count"_a, "wide"_a, "bits"_a, "unit"_a, "factors"_a, "reference"_a,
         "workers"_a, "sum"_a, "mean"_a, "wrong"_a, release);
+  m.def("rotate_blocks", rotate_blocks, "x"_a, "count"_a, "wide"_a, "block"_a, "factor"_a, "first"_a, "second"_a, "out"_a,
+        release);
+  m.def("unrotate_blocks", unrotate_blocks, "y"_a, "count"_a, "wide"_a, "block"_a, "factor"_a, "first"_a, "second"_a, "x"_a,
+        release);
 }
 
 }  // namespace switchagg

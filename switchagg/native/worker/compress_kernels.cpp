@@ -173,6 +173,52 @@ int32_t sum_near(const double* __restrict near, const int32_t* __restrict off, s
   return farthest;
 }
 
+// One stage, with the same places in every stage: after log2(n) of them the Hadamard transform is in its natural order.
+template <typename T>
+void butterflies(const T* __restrict in, size_t n, T* __restrict out) {
+  const size_t half = n / 2;
+  for (size_t i = 0; i < half; ++i) {
+    const T a = in[i], b = in[i + half];
+    out[2 * i] = a + b;
+    out[2 * i + 1] = a - b;
+  }
+}
+
+// Transforms the first block of `scratch`; returns which of its two blocks has the result.
+template <typename T>
+T* hadamard(T* scratch, size_t block) {
+  T *from = scratch, *to = scratch + block;
+  for (size_t stages = block; stages > 1; stages /= 2) {
+    butterflies(from, block, to);
+    T* const done = to;
+    to = from;
+    from = done;
+  }
+  return from;
+}
+
+template <typename T>
+inline T with_sign(T x, DrawKey key, uint32_t index) {
+  return draw(key, index) >> 31 ? -x : x;
+}
+
+template <typename T>
+void rotate(const T* __restrict x, size_t n, size_t block, DrawKey key, uint32_t index, T factor, T* __restrict scratch,
+            T* __restrict out) {
+  for (size_t i = 0; i < n; ++i) scratch[i] = with_sign(x[i], key, index + static_cast<uint32_t>(i));
+  for (size_t i = n; i < block; ++i) scratch[i] = 0;
+  const T* const y = hadamard(scratch, block);
+  for (size_t i = 0; i < block; ++i) out[i] = y[i] * factor;
+}
+
+template <typename T>
+void unrotate(const T* __restrict y, size_t n, size_t block, DrawKey key, uint32_t index, T factor, T* __restrict scratch,
+              T* __restrict x) {
+  for (size_t i = 0; i < block; ++i) scratch[i] = y[i];
+  const T* const z = hadamard(scratch, block);
+  for (size_t i = 0; i < n; ++i) x[i] = with_sign(z[i] * factor, key, index + static_cast<uint32_t>(i));
+}
+
 uint32_t check(const int32_t* __restrict low, const int32_t* __restrict off, const uint32_t* __restrict factors, size_t n) {
   uint32_t sum = 0;
   if (off) {
@@ -186,8 +232,8 @@ uint32_t check(const int32_t* __restrict low, const int32_t* __restrict off, con
 }  // namespace
 
 const CompressKernels KERNELS = {
-    {round<float>, scale<float>, low_bits_of<float>, rounded<float>, sum_near<float>},
-    {round<double>, scale<double>, low_bits_of<double>, rounded<double>, sum_near<double>},
+    {round<float>, scale<float>, low_bits_of<float>, rounded<float>, sum_near<float>, rotate<float>, unrotate<float>},
+    {round<double>, scale<double>, low_bits_of<double>, rounded<double>, sum_near<double>, rotate<double>, unrotate<double>},
     pack, unpack, square, expect, unpack_near, check,
 };
 

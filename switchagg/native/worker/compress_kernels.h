@@ -23,6 +23,11 @@ struct CompressLoops {
   void (*rounded)(const T* x, size_t n, double unit, DrawKey key, uint32_t index, T* out);  // the same floor, times unit
   // sum = (near + off) * unit, and mean = sum / workers; returns the largest |off|.
   int32_t (*sum_near)(const double* near, const int32_t* off, size_t n, double unit, double workers, T* sum, double* mean);
+  // out = factor * H (signs * x) of one block of a power of two, at least 2, with zeros behind the n elements of x; element i has
+  // the sign of draw (key, index + i). `scratch` has two blocks, and is in the cache.
+  void (*rotate)(const T* x, size_t n, size_t block, DrawKey key, uint32_t index, T factor, T* scratch, T* out);
+  // x = factor * signs * (H y): the first n elements.
+  void (*unrotate)(const T* y, size_t n, size_t block, DrawKey key, uint32_t index, T factor, T* scratch, T* x);
 };
 
 struct CompressKernels {

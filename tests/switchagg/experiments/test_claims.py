@@ -22,6 +22,14 @@ def test_where_the_difference_is_nothing() -> None:
     assert sparse_break_even.crossing(shares + 0.1) == 0  # and never is
 
 
+def test_regret_is_the_time_that_the_choice_loses() -> None:
+    shares = np.array(sparse_break_even.SHARES)
+    dense, sparse = np.full(shares.size, 0.5), shares
+    assert sparse_break_even.regret(sparse, dense, 0.5) == (1.0, shares[0])
+    worst, at = sparse_break_even.regret(sparse, dense, 1.0)  # sparse to the end
+    assert (worst, at) == (pytest.approx(0.95 / 0.5), 0.95)
+
+
 def test_a_goal_is_reached_where_no_later_step_is_farther() -> None:
     ranks = [
         [[0, 5.0, 0, 0], [1, 0.5, 8, 100], [2, 0.1, 16, 200], [3, 0.05, 24, 300]],
@@ -65,4 +73,6 @@ def test_short_forms_run(claim: ModuleType, monkeypatch: pytest.MonkeyPatch) -> 
     assert isinstance(outcome, Outcome)
     assert said
     if claim is gadmm:  # steps and bits, unlike times, are the same everywhere
-        assert outcome.held, outcome.checks
+        assert [check.held for check in outcome.checks] == [True, False, True, True], outcome.checks
+    if claim is sparse_break_even:
+        assert all(check.held for check in outcome.checks[:3]), outcome.checks  # bytes, no times

@@ -23,6 +23,7 @@ from worker_lib.compress import (
     IntSGD,
     Modular,
     RandomBlocks,
+    Rotation,
     SharedExponent,
     StochasticRounding,
     Threshold,
@@ -43,6 +44,8 @@ METHODS: dict[str, Callable[[], Compressor]] = {
     "fixed": lambda: StochasticRounding(2.0**-5, bits=12),
     "dithering": lambda: Dithering(levels=8),
     "dithering by block": lambda: Dithering(bits=6, p=2, block=256),
+    "rotation": lambda: Rotation(bits=8),
+    "rotation, 4 bits, feedback": lambda: ErrorFeedback(Rotation(bits=4, block=256)),
     "intsgd": lambda: IntSGD(8),
     "modular": Modular,
     "random": lambda: RandomBlocks(tau=0.2),
@@ -137,7 +140,14 @@ def test_in_processes_as_in_one(lossy: EmbeddedController, monkeypatch: pytest.M
         every = [rank.finish().get() for rank in ranks]
     check(every)
     # Messages without the session's own lanes are the same to the bit as words added by hand.
-    for name in ("fixed", "dithering", "dithering by block", "random, quantized", "top, quantized"):
+    for name in (
+        "fixed",
+        "dithering",
+        "dithering by block",
+        "rotation",
+        "random, quantized",
+        "top, quantized",
+    ):
         table = Table([METHODS[name]() for _ in range(2)])
         for turn in range(ROUNDS):
             total, _ = table.round([vector(seed, rank, turn, np.float32) for rank in range(2)])
