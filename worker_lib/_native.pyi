@@ -18,6 +18,12 @@ class Socket:
     receive_buffer: Final[int]
     gso: Final[bool]
     gro: Final[bool]
+    def use_xdp(self) -> str:
+        """Makes the engine's port one through AF_XDP on the interface of the socket's address.
+
+        Returns how that works there. Raises `OSError` that says what was refused.
+        """
+    def use_udp(self) -> None: ...
     def close(self) -> None: ...
 
 class Call:

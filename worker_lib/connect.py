@@ -75,8 +75,9 @@ def connect(
         slots: of the job on the switch (P, a power of two). Of both, the first rank that asks decides; by
             default 352 and 512 on Ethernet, 2,032 and 256 where the switch's interface takes larger packets,
             as loopback does.
-        transport: ``"shm"``: packets through memory shared with a switch on this host; ``"udp"``; or
-            ``"auto"``, shared memory where that works.
+        transport: ``"shm"``: packets through memory shared with a switch on this host; ``"udp"``; ``"xdp"``:
+            AF_XDP on the interface of `address`, or UDP and a warning; or ``"auto"``, shared memory where
+            that works.
         on_loss: the fate of the job after a rank's process ends or goes silent: ``"fail"`` ends every
             rank's session with a `WorkerLostError`; ``"shrink"`` lets the others go on after it. A rank that
             comes back joins with the rank and world_size that it had at first. All ranks ask for the same.

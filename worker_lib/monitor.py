@@ -75,7 +75,7 @@ class MembershipMonitor:
     Args:
         engine: of the session.
         member: the admission that the controller gave.
-        transport: as the caller asked for; see `worker_lib.transport`. used: "shm" or "udp".
+        transport: as the caller asked for; see `worker_lib.transport`. used: "shm", "udp" or "xdp".
         address: IPv4 address of this host that packets come from.
 
     Attributes:
@@ -87,7 +87,7 @@ class MembershipMonitor:
         losses: by the number of the generation that they ended.
         left: ranks of this generation that have left.
         completed: collectives of this generation that were complete at one of these, and so get all RESULTs.
-        transport: the way of the packets: "shm" or "udp".
+        transport: the way of the packets: "shm", "udp" or "xdp".
     """
 
     def __init__(

@@ -277,11 +277,11 @@ class SessionState:
             return None
 
     def small_packets_pass(self) -> bool:
-        """Asks the switch itself, after a time-out: True if it answers a packet without words over UDP."""
+        """Asks the switch itself, after a time-out: True if it answers a packet without words."""
         assert self.engine is not None
         return (
             self.monitor is not None
-            and self.monitor.transport == "udp"
+            and self.monitor.transport != "shm"
             and self.engine.probe(int(_PROBE_SECONDS * 1e9))
         )
 

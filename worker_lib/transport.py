@@ -2,7 +2,9 @@
 
 "shm"   shared memory, where the switch runs on this host, as this user, and takes part (docs/protocol.md)
 "udp"   datagrams, from a socket that is bound to the address that the controller is told
-"auto"  the first that works
+"xdp"   the same datagrams past the kernel's stack, by AF_XDP on the interface that has that address; UDP,
+        with a warning that says why, where the kernel refuses
+"auto"  shared memory where that works, else UDP
 """
 
 from __future__ import annotations
@@ -12,10 +14,12 @@ import ipaddress
 import os
 import socket
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from switchagg.devices.xdp import xdp_refusal
 from switchagg.errors import NetworkError, SwitchError, UsageError
 from worker_lib import _native
 
@@ -23,7 +27,7 @@ if TYPE_CHECKING:
     from worker_lib.join import Membership
 
 T = TypeVar("T")
-TRANSPORTS: Final = ("auto", "shm", "udp")
+TRANSPORTS: Final = ("auto", "shm", "udp", "xdp")
 RECEIVE_BUFFER: Final = 8 << 20
 # The kernel accounts more than a packet's payload against a socket's buffer.
 OVERHEAD_PER_PACKET: Final = 512
@@ -53,12 +57,12 @@ def start_engine(
         start: does it, with an engine's admission for one transport or the other.
 
     Returns:
-        What `start` returns, and the transport that is used: "shm" or "udp".
+        What `start` returns, and the transport that is used: "shm", "udp" or "xdp".
 
     Raises:
         SwitchError: no route to the switch, or it takes no link and `transport` is "shm".
     """
-    if transport != "udp" and member.switch_link:
+    if transport in ("auto", "shm") and member.switch_link:
         try:
             return start(_admission(member, member.slots, member.switch_link)), "shm"
         except OSError as error:
@@ -73,6 +77,14 @@ def start_engine(
             f"the switch at {member.switch_address}:{member.switch_port} takes no links through shared "
             'memory; transport="udp" works'
         )
+    if transport == "xdp":
+        try:
+            sock.native.use_xdp()
+            return start(_admission(member, window_limit(member, sock.native.receive_buffer), "")), "xdp"
+        except OSError as error:
+            sock.native.use_udp()
+            why = xdp_refusal(error)
+            warnings.warn(f"packets go by UDP, for AF_XDP does not work here: {why}", stacklevel=2)
     try:
         return start(_admission(member, window_limit(member, sock.native.receive_buffer), "")), "udp"
     except OSError as error:

@@ -56,6 +56,16 @@ def add_rate_options(group: argparse.ArgumentParser | argparse._ArgumentGroup) -
     )
 
 
+def add_transport_option(parser: argparse.ArgumentParser) -> None:
+    """Adds ``--transport``, the way of packets from other hosts."""
+    parser.add_argument(
+        "--transport",
+        choices=("udp", "xdp"),
+        default="udp",
+        help="the kernel's sockets, or AF_XDP on the interface of --host (%(default)s)",
+    )
+
+
 def add_job_size_options(parser: argparse.ArgumentParser) -> None:
     """Adds ``--slots`` and ``--words`` of jobs that ask for none."""
     parser.add_argument(

@@ -17,6 +17,7 @@ from switchagg.cli.options import (
     REPEATABLE,
     add_macro_options,
     add_network_options,
+    add_transport_option,
     extras,
     faults_from,
     rate_from,
@@ -56,6 +57,7 @@ def add_parser(subparsers: Any) -> None:
     add_macro_options(p4)
     option("--host", default="127.0.0.1", help="address of this host to serve on (%(default)s)")
     option("--port", type=int, default=DEFAULT_PORT, help="UDP port, 0 any (%(default)s)")
+    add_transport_option(parser)
     option("--capacity", type=int, default=65536, help="slots, at most 65536 (%(default)s)")
     option("--job", **REPEATABLE, type=Path, metavar="FILE.json", help="admit its jobs (repeatable)")
     p4.add_argument(
@@ -170,6 +172,7 @@ def _native_switch(args: argparse.Namespace) -> Switch:
         faults=faults_from(args),
         pcap=args.pcap,
         offload=not args.no_offload,
+        transport=args.transport,
     )
 
 
@@ -221,12 +224,19 @@ class _Report:
         self._warned: set[str] = set()
 
     def ready(self, jobs: list[int]) -> None:
+        from switchagg.emulator.switch import Switch
+
         switch = self._switch
         ip, port = switch.address
-        offload = " and ".join(name for name, on in (("GSO", switch.gso), ("GRO", switch.gro)) if on)
+        way = (
+            " and ".join(name for name, on in (("GSO", switch.gso), ("GRO", switch.gro)) if on)
+            or "no offload"
+        )
+        if isinstance(switch, Switch) and switch.transport_details:
+            way = f"AF_XDP on {switch.transport_details}"
         lines = [
             f"switch ready on {ip}:{port}, {self._args.capacity} slots, {len(jobs)} jobs, "
-            f"receive buffer {switch.receive_buffer / 2**20:.1f} MB, {offload or 'no offload'}"
+            f"receive buffer {switch.receive_buffer / 2**20:.1f} MB, {way}"
         ]
         if switch.rate:
             lines.append(f"links: {switch.rate} each way, a queue of {switch.rate.queue:,} bytes at each end")

@@ -29,7 +29,7 @@ class EmbeddedController:
         controller_host, controller_port: address of the HTTP service; port 0 takes a free one.
         capacity: slots of the switch.
         memory: bytes that slots may take.
-        rate, faults, pcap, links: passed on to the switch.
+        rate, faults, pcap, links, transport: passed on to the switch.
         words, slots, policy: of jobs whose ranks ask for none.
         credential: the token that every request must bring; None for no authentication.
 
@@ -53,6 +53,7 @@ class EmbeddedController:
         slots: int | None = None,
         policy: SkipPolicy | None = None,
         links: bool = True,
+        transport: str = "udp",
         credential: str | None = None,
     ) -> None:
         from switchagg.emulator.switch import Switch
@@ -66,7 +67,14 @@ class EmbeddedController:
                 f"host is {host}; workers are told where to send: name the address of one interface"
             )
         self.switch: Switch = Switch(
-            host, port, capacity=capacity, rate=rate, faults=faults, pcap=pcap, links=links
+            host,
+            port,
+            capacity=capacity,
+            rate=rate,
+            faults=faults,
+            pcap=pcap,
+            links=links,
+            transport=transport,
         )
         self.switch.start()
         try:

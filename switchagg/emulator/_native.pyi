@@ -70,6 +70,13 @@ class NativeSwitch(_Jobs):
         links: bool,
     ) -> None:
         """Binds and starts. Once. Takes over `capture`, a file descriptor or -1. Raises `OSError`."""
+    def use_xdp(self, address: str) -> str:
+        """Makes `open` take packets through AF_XDP on the interface that has this address, without links.
+
+        Returns how that works there. Raises `OSError` that says what was refused.
+        """
+    def host_counters(self) -> dict[str, int]:
+        """Datagrams that the device dropped, by reason; empty on a socket of the kernel."""
     def close(self) -> None: ...
     def abandon(self) -> None:
         """In a forked child: closes the inherited descriptors. Elsewhere it does nothing."""

@@ -15,8 +15,9 @@ import socket
 from contextlib import suppress
 from ipaddress import IPv4Address
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from switchagg.devices.xdp import xdp_refusal
 from switchagg.emulator.faults import Faults
 from switchagg.emulator.rates import Rate
 from switchagg.emulator.software_switch import SoftwareSwitch
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from switchagg.p4program.program import JobPlace
 
 DEFAULT_RECEIVE_BUFFER = 32 << 20
+TRANSPORTS: Final = ("udp", "xdp")
 _MIN_RECEIVE_BUFFER = 1 << 16
 _MAX_RECEIVE_BUFFER = 1 << 30
 
@@ -49,6 +51,8 @@ class Switch(SoftwareSwitch):
             memfd seals (Linux 5.1). They are admitted by their UDP address like all others.
         offload: let the kernel segment and coalesce (UDP_SEGMENT, UDP_GRO), where it can.
         receive_buffer: bytes to ask the kernel for, 64 KiB..1 GiB.
+        transport: "udp", or "xdp" for AF_XDP on the interface of `host`, with neither links nor offload.
+            Where the kernel refuses that, it is UDP, and `warnings` says why.
 
     Raises `UsageError` for a value that cannot work and `SwitchError` on other systems than Linux.
     """
@@ -65,6 +69,7 @@ class Switch(SoftwareSwitch):
         links: bool = True,
         offload: bool = True,
         receive_buffer: int = DEFAULT_RECEIVE_BUFFER,
+        transport: str = "udp",
     ) -> None:
         super().__init__(capacity, rate, faults, pcap)
         if not 0 <= port <= 0xFFFF:
@@ -74,6 +79,13 @@ class Switch(SoftwareSwitch):
                 f"receive_buffer is {receive_buffer} bytes; accepted: "
                 f"{_MIN_RECEIVE_BUFFER}..{_MAX_RECEIVE_BUFFER}"
             )
+        if transport not in TRANSPORTS:
+            raise UsageError(f"transport is {transport!r}; accepted: {', '.join(TRANSPORTS)}")
+        self._transport_warnings: list[str] = []
+        self.transport = transport
+        """The way of packets from other hosts: "udp" or "xdp"."""
+        self.transport_details = ""
+        """Of AF_XDP: the interface, and whether its driver takes part; known from the start on."""
         self._bind = (_resolve(host), port)
         self._links = links
         self._offload = offload
@@ -86,6 +98,14 @@ class Switch(SoftwareSwitch):
             SwitchError: the port is in use, there is no permission for it, or this switch was started before.
             UsageError: `host` is no address of this host, or `pcap` cannot be written.
         """
+        if self.transport == "xdp" and self._state == "not started":
+            try:
+                self.transport_details = self._native.use_xdp(self._bind[0])
+            except OSError as error:
+                self.transport = "udp"
+                self._transport_warnings.append(
+                    f"packets go by UDP, for AF_XDP does not work here: {xdp_refusal(error)}"
+                )
         try:
             self._open(
                 self._native.open,
@@ -126,7 +146,9 @@ class Switch(SoftwareSwitch):
     def warnings(self) -> list[str]:
         """Warnings for the operator: a small buffer, no offload, a capture that is not whole, a failure."""
         native = self._opened()
-        found = []
+        found = list(self._transport_warnings)
+        if self.transport != "udp":
+            return found + self._capture_warnings
         if native.receive_buffer < self._asked_buffer:
             found.append(
                 f"the kernel granted a receive buffer of {native.receive_buffer} bytes, not "
@@ -153,11 +175,12 @@ class Switch(SoftwareSwitch):
 
     def port_counters(self) -> dict[str, int]:
         """Returns what passed the socket: packets_in, bytes_in, packets_out, bytes_out, and on the way
-        receive_calls, send_calls, refused, send_errors.
+        receive_calls, send_calls, refused, send_errors. Of AF_XDP also what was dropped: malformed,
+        unaddressed, not_open, too_large.
 
         Bytes are of UDP payload, calls are system calls, and `refused` were answered with "port unreachable".
         """
-        return self._here().port_counters()
+        return self._here().port_counters() | self._here().host_counters()
 
 
 def _resolve(host: str) -> str:

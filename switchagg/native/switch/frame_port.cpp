@@ -17,7 +17,7 @@
 #include <cstring>
 #include <system_error>
 
-#include "switchagg/native/switch/frame.h"
+#include "switchagg/native/shared/frame.h"
 #include "switchagg/native/shared/clock.h"
 
 namespace switchagg {

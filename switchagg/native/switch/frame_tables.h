@@ -13,7 +13,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "switchagg/native/switch/frame.h"
+#include "switchagg/native/shared/frame.h"
 
 namespace switchagg {
 

@@ -384,6 +384,13 @@ nb::dict ether_counters(NativeSwitch& self) {
                   {"malformed", c.malformed}, {"unaddressed", c.unaddressed}, {"no_such_port", c.no_such_port}});
 }
 
+// Datagrams that a device dropped; empty on a socket of the kernel.
+nb::dict host_counters(NativeSwitch& self) {
+  if (!self.host()) return {};
+  const HostCounters c = without_gil([&] { return self.host()->counters(); });
+  return to_dict({{"malformed", c.malformed}, {"unaddressed", c.unaddressed}, {"not_open", c.not_open}, {"too_large", c.too_large}});
+}
+
 nb::list interface_counters(NativeSwitch& self) {
   nb::list all;
   const FramePort* frames = self.frames();
@@ -405,6 +412,8 @@ void bind_switch(nb::class_<NativeSwitch>& bound) {
   bound
       .def("open", &NativeSwitch::open, "address"_a, nb::kw_only(), "receive_buffer"_a, "offload"_a, "rate"_a.none(),
            "faults"_a.none(), "capture"_a, "links"_a)
+      .def("use_xdp", &NativeSwitch::use_xdp, "address"_a)
+      .def("host_counters", &host_counters)
       .def("close",
            [](NativeSwitch& self) {
              self.loop();
@@ -413,7 +422,7 @@ void bind_switch(nb::class_<NativeSwitch>& bound) {
       .def("abandon", &NativeSwitch::abandon)
       .def_prop_ro("in_own_process", &NativeSwitch::in_own_process)
       .def_prop_ro("address", [](NativeSwitch& self) { return to_address(self.udp().local()); })
-      .def_prop_ro("receive_buffer", [](NativeSwitch& self) { return self.udp().receive_buffer(); })
+      .def_prop_ro("receive_buffer", [](NativeSwitch& self) { return self.receive_buffer(); })
       .def_prop_ro("link_name", &NativeSwitch::link_name)
       .def_prop_ro("gso", [](NativeSwitch& self) { return self.udp().gso(); })
       .def_prop_ro("gro", [](NativeSwitch& self) { return self.udp().gro(); })

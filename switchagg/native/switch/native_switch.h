@@ -14,7 +14,9 @@
 #include <utility>
 #include <vector>
 
+#include "switchagg/native/shared/frame_host.h"
 #include "switchagg/native/shared/udp_port.h"
+#include "switchagg/native/shared/xdp_device.h"
 #include "switchagg/native/switch/ether_port.h"
 #include "switchagg/native/switch/fault_port.h"
 #include "switchagg/native/switch/frame_port.h"
@@ -58,6 +60,16 @@ class NativeSwitch {
     static_cast<void>(loop_.release());
   }
 
+  // open() then takes packets through AF_XDP on the interface that has this address; and no links.
+  std::string use_xdp(const std::string& address) {
+    const Endpoint local = to_endpoint({address, 0});
+    return without_gil([&] {
+      std::string description;
+      host_ = xdp_host(local.ip, description);
+      return description;
+    });
+  }
+
   // Takes over `capture`, the descriptor of a file or -1, even if this throws.
   void open(const Address& address, int receive_buffer, bool offload, const std::optional<RateSettings>& rate,
             const std::optional<FaultSettings>& faults, int capture, bool links) {
@@ -69,7 +81,10 @@ class NativeSwitch {
     without_gil([&] {
       auto udp = std::make_unique<UdpPort>(options);
       udp_ = udp.get();
-      if (links) {
+      if (host_) {
+        const Endpoint local = udp->local();
+        port_ = std::make_unique<DatagramPort>(host_, udp, local, std::nullopt);
+      } else if (links) {
         wrap(hub_, std::make_unique<HubPort>(std::move(udp), [this](uint16_t job, Endpoint worker, uint32_t token) {
                return loop_->with_table([&](const SlotTable& table) { return table.admits(job, worker, token); });
              }));
@@ -139,6 +154,7 @@ class NativeSwitch {
     if (capture_) capture_->finish();
     if (hub_) hub_->end_links();
     if (port_) port_->abandon();
+    host_.reset();
   }
 
   // In a forked child: closes the parent's descriptors.
@@ -155,6 +171,8 @@ class NativeSwitch {
     if (!udp_) throw std::runtime_error("not open");
     return *udp_;
   }
+  uint32_t receive_buffer() const { return host_ ? host_->receive_bytes() : static_cast<uint32_t>(udp().receive_buffer()); }
+  const std::shared_ptr<FrameHost>& host() const { return host_; }
   EtherPort& ether() {
     loop();
     if (!ether_) throw std::runtime_error("this switch is on a UDP port");
@@ -187,6 +205,7 @@ class NativeSwitch {
   }
 
   std::unique_ptr<Port> port_;  // close() closes it but keeps it, with its counters
+  std::shared_ptr<FrameHost> host_;
   UdpPort* udp_ = nullptr;
   HubPort* hub_ = nullptr;
   FramePort* frames_ = nullptr;

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <ctime>
 
-#include "switchagg/native/switch/frame.h"
+#include "switchagg/native/shared/frame.h"
 
 namespace switchagg {
 namespace {

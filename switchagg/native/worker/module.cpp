@@ -10,8 +10,10 @@
 #include <memory>
 #include <system_error>
 
+#include "switchagg/native/shared/frame_host.h"
 #include "switchagg/native/shared/kernel_choice.h"
 #include "switchagg/native/shared/udp_port.h"
+#include "switchagg/native/shared/xdp_device.h"
 #include "switchagg/native/worker/engine.h"
 #include "switchagg/native/worker/heartbeat.h"
 #include "switchagg/native/worker/link_port.h"
@@ -52,10 +54,22 @@ class Socket {
     gso = port_->gso();
     gro = port_->gro();
   }
-  // Returns a port to the switch: through shared memory if the admission names a link, else by UDP.
+  // From now on take() returns a port through AF_XDP on the interface that has the socket's address. Throws std::system_error
+  // that says what was refused; the socket is then as before.
+  std::string use_xdp() {
+    std::string description;
+    host_ = xdp_host(local.ip, description);
+    receive_buffer_bytes = static_cast<int>(host_->receive_bytes());
+    return description;
+  }
+  // Returns a port to the switch: through shared memory if the admission names a link, else by AF_XDP or UDP.
   std::unique_ptr<Port> take(const Admission& admission) {
     if (!port_) throw nb::value_error("this socket is closed or belongs to an engine already");
     if (admission.link.empty()) {
+      if (host_) {
+        port_->connect(admission.switch_at);
+        return std::make_unique<DatagramPort>(host_, port_, local, admission.switch_at, wire::kHeaderBytes + 4 * admission.words);
+      }
       port_->connect(admission.switch_at);
       return std::move(port_);
     }
@@ -66,7 +80,11 @@ class Socket {
     shape.memory_bytes = uint64_t{admission.slots} * shape.packet_bytes;
     return std::make_unique<LinkPort>(port_, admission.link, admission.switch_at, admission.job, admission.token, shape);
   }
-  void close() { port_.reset(); }
+  void use_udp() { host_.reset(); }
+  void close() {
+    port_.reset();
+    host_.reset();
+  }
 
   Endpoint local;
   int receive_buffer_bytes;
@@ -74,6 +92,7 @@ class Socket {
 
  private:
   std::unique_ptr<UdpPort> port_;
+  std::shared_ptr<FrameHost> host_;
 };
 
 template <typename T>
@@ -165,6 +184,18 @@ auto with_os_errors(Function&& function) {
   }
 }
 
+// The same, with the error's own words in place of the system's.
+template <typename Function>
+auto with_device_errors(Function&& function) {
+  try {
+    return function();
+  } catch (const std::system_error& error) {
+    const nb::object value = nb::module_::import_("builtins").attr("OSError")(error.code().value(), error.what());
+    PyErr_SetObject(value.type().ptr(), value.ptr());
+    throw nb::python_error();
+  }
+}
+
 nb::dict stats_dict(Engine& engine) {
   const EngineStats s = engine.stats();
   const PortCounters p = engine.port_counters();
@@ -221,6 +252,14 @@ NB_MODULE(_native, m) {
       .def_ro("receive_buffer", &Socket::receive_buffer_bytes)
       .def_ro("gso", &Socket::gso)
       .def_ro("gro", &Socket::gro)
+      .def("use_xdp",
+           [](Socket& self) {
+             return with_device_errors([&] {
+               nb::gil_scoped_release release;
+               return self.use_xdp();
+             });
+           })
+      .def("use_udp", &Socket::use_udp)
       .def("close", &Socket::close);
 
   nb::class_<Call>(m, "Call")

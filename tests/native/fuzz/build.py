@@ -12,8 +12,8 @@ HERE: Final = Path(__file__).parent
 TARGETS: Final = ("slots", "frames", "hub", "link", "engine")
 
 _PRODUCT: Final = {
-    "shared": ("shared_memory", "udp_port"),
-    "switch": ("slot_table", "slot_kernels", "frame", "hub_port"),
+    "shared": ("frame", "shared_memory", "udp_port"),
+    "switch": ("slot_table", "slot_kernels", "hub_port"),
     "worker": (
         "window", "limbs", "refinement", "sequence", "plan", "stream", "stream_limbs", "density", "link_port",
         "engine", "engine_change", "lane_kernels",

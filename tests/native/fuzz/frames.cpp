@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "switchagg/native/switch/frame.h"
+#include "switchagg/native/shared/frame.h"
 #include "tests/native/fuzz/fuzz.h"
 
 namespace {
@@ -33,6 +33,15 @@ void run(fuzz::Input& input) {
   if (!view.malformed && view.traffic == Traffic::aggregation && view.payload_bytes > 0) {
     fuzz::check(view.payload >= frame.get() && view.payload + view.payload_bytes <= frame.get() + size, "a payload outside its frame");
     fuzz::read_all(view.payload, view.payload_bytes);
+  }
+  // Checksums against RFC 1071 word by word; a datagram that is taken lies in its frame.
+  uint64_t sum = 0;
+  for (uint32_t i = 0; i < size; ++i) sum += uint64_t{frame.get()[i]} << (i % 2 ? 0 : 8);
+  fuzz::check(checksum_of(sum) == checksum_of(ones_sum(frame.get(), size)), "another checksum");
+  if (const auto datagram = parse_datagram(frame.get(), size)) {
+    fuzz::check(datagram->payload >= frame.get() + kUdpHeadersBytes && datagram->payload + datagram->payload_bytes <= frame.get() + size,
+                "a datagram outside its frame");
+    fuzz::read_all(datagram->payload, datagram->payload_bytes);
   }
   OffloadInfo about{};
   about.flags = input.u8();

@@ -25,3 +25,6 @@ class Engine(Protocol):
 
 ENGINES: dict[str, Callable[[int], Engine]] = {"reference": SlotTable, "native": _native.SlotTable}
 """Functions that make an engine with a number of slots, by name."""
+
+SEQUENCES = 2000
+"""Random sequences that an engine is compared in."""

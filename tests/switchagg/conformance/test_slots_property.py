@@ -16,10 +16,9 @@ from switchagg.wire.header import COUNTERS
 from tests.reference.slots import SlotTable
 from tests.seeds import seed_of_this_run
 
-from .engines import ENGINES, Engine
+from .engines import ENGINES, SEQUENCES, Engine
 from .traffic import HARMLESS, HOSTILE, Packet, Traffic
 
-SEQUENCES = 2000
 PACKETS = 80  # at most, in a sequence
 CAPACITY = 64
 

@@ -1,10 +1,12 @@
 // Ethernet frames: parsing, headers of answers, and the offloads of virtual links. No I/O.
 //
-// The parser accepts the same as p4/include/frame_states.p4: Ethernet, one VLAN tag, ARP, IPv4 without options or
-// fragments, ICMP, UDP. A frame that ends within a header is malformed.
+// parse_frame() accepts the same as p4/include/frame_states.p4: Ethernet, one VLAN tag, ARP, IPv4 without options or
+// fragments, ICMP, UDP. A frame that ends within a header is malformed. parse_datagram() is what a host's stack does with a
+// UDP datagram: it checks lengths and checksums too.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "switchagg/native/shared/port.h"
@@ -41,7 +43,17 @@ struct FrameView {  // fields of headers that are not there are 0
 
 FrameView parse_frame(const uint8_t* data, uint32_t size, uint16_t udp_port);
 
-// The ones' complement sum; checksum_of() folds it.
+// A UDP datagram as a host receives it: untagged, IPv4 without options, no fragment, of the lengths that its headers say, with
+// right checksums. A UDP checksum may be missing (0), or be left for a network card to complete, as on virtual links.
+struct DatagramView {
+  uint64_t source_mac;
+  Endpoint source, destination;
+  const uint8_t* payload;
+  uint32_t payload_bytes;
+};
+std::optional<DatagramView> parse_datagram(const uint8_t* data, uint32_t size);
+
+// The ones' complement sum of big-endian words of 16 bits; checksum_of() folds it.
 uint64_t ones_sum(const uint8_t* data, uint32_t size, uint64_t sum = 0);
 uint16_t checksum_of(uint64_t sum);
 
@@ -53,6 +65,12 @@ struct UdpAddress {
 // Writes the headers of a UDP datagram, with UDP checksum 0: kUdpHeadersBytes with Ethernet, or only IPv4 and UDP.
 void write_ip_headers(uint8_t* ip, Endpoint from, Endpoint to, uint32_t payload);
 void write_udp_headers(uint8_t* at, const UdpAddress& from, const UdpAddress& to, uint32_t payload);
+// Fills in the UDP checksum of headers that write_udp_headers() wrote; `payload_sum` is ones_sum() of the payload.
+void complete_udp_checksum(uint8_t* headers, uint64_t payload_sum);
+
+// An ARP request for `target`, of kArpFrameBytes.
+inline constexpr uint32_t kArpFrameBytes = kShortestFrame;
+void write_arp_request(uint8_t* frame, uint64_t mac, uint32_t ip, uint32_t target);
 
 // Turn a request into its answer in place.
 void answer_arp(uint8_t* frame, uint64_t mac);

@@ -1,6 +1,7 @@
-#include "switchagg/native/switch/frame.h"
+#include "switchagg/native/shared/frame.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 namespace switchagg {
@@ -8,6 +9,11 @@ namespace {
 
 constexpr uint32_t kArpBytes = 28, kIcmpBytes = 4;
 constexpr uint8_t kIcmp = 1, kUdp = 17;
+
+uint64_t pseudo_header(const uint8_t* ip, bool ipv4, uint8_t protocol, uint32_t segment) {
+  const uint64_t addresses = ipv4 ? ones_sum(ip + 12, 8) : ones_sum(ip + 8, 32);
+  return addresses + protocol + (segment >> 16) + (segment & 0xFFFF);
+}
 
 // The rest of a frame, taken one header at a time.
 struct Cursor {
@@ -85,7 +91,23 @@ FrameView parse_frame(const uint8_t* data, uint32_t size, uint16_t udp_port) {
 }
 
 uint64_t ones_sum(const uint8_t* data, uint32_t size, uint64_t sum) {
-  for (; size >= 2; data += 2, size -= 2) sum += wire::load16(data);
+  // In the processor's byte order and four bytes at a time, which compilers turn into vectors: the sum is the same but for
+  // the order of its bytes (RFC 1071, section 2).
+  uint64_t native = 0;
+  for (; size >= 4; data += 4, size -= 4) {
+    uint32_t word;
+    std::memcpy(&word, data, 4);
+    native += word;
+  }
+  native = (native & 0xFFFFFFFF) + (native >> 32);
+  while (native >> 16) native = (native & 0xFFFF) + (native >> 16);
+  if constexpr (std::endian::native == std::endian::little) native = (native & 0xFF) << 8 | native >> 8;
+  sum += native;
+  if (size >= 2) {
+    sum += wire::load16(data);
+    data += 2;
+    size -= 2;
+  }
   return size ? sum + (uint64_t{*data} << 8) : sum;
 }
 
@@ -115,6 +137,47 @@ void write_ip_headers(uint8_t* ip, Endpoint from, Endpoint to, uint32_t payload)
   wire::store16(udp, from.port);
   wire::store16(udp + 2, to.port);
   wire::store16(udp + 4, static_cast<uint16_t>(kUdpBytes + payload));
+}
+
+void complete_udp_checksum(uint8_t* headers, uint64_t payload_sum) {
+  const uint8_t* const ip = headers + kEthernetBytes;
+  uint8_t* const udp = headers + kEthernetBytes + kIpv4Bytes;
+  const uint16_t checksum = checksum_of(pseudo_header(ip, true, kUdp, wire::load16(udp + 4)) + ones_sum(udp, kUdpBytes) + payload_sum);
+  wire::store16(udp + 6, checksum ? checksum : 0xFFFF);  // 0 would mean that there is none
+}
+
+std::optional<DatagramView> parse_datagram(const uint8_t* data, uint32_t size) {
+  if (size < kUdpHeadersBytes || wire::load16(data + 12) != kIpv4Type) return std::nullopt;
+  const uint8_t* const ip = data + kEthernetBytes;
+  const uint8_t* const udp = ip + kIpv4Bytes;
+  const uint32_t total = wire::load16(ip + 2), segment = wire::load16(udp + 4);
+  if (ip[0] != 0x45 || ip[9] != kUdp || wire::load16(ip + 6) & 0x3FFF) return std::nullopt;
+  if (total > size - kEthernetBytes || total < kIpv4Bytes + kUdpBytes || segment < kUdpBytes || segment > total - kIpv4Bytes)
+    return std::nullopt;
+  if (checksum_of(ones_sum(ip, kIpv4Bytes)) != 0) return std::nullopt;
+  if (const uint16_t checksum = wire::load16(udp + 6)) {
+    const uint64_t pseudo = pseudo_header(ip, true, kUdp, segment);
+    if (checksum_of(ones_sum(udp, segment, pseudo)) != 0 && checksum != static_cast<uint16_t>(~checksum_of(pseudo)))
+      return std::nullopt;
+  }
+  return DatagramView{load48(data + 6), {wire::load32(ip + 12), wire::load16(udp)},
+                      {wire::load32(ip + 16), wire::load16(udp + 2)}, udp + kUdpBytes, segment - kUdpBytes};
+}
+
+void write_arp_request(uint8_t* frame, uint64_t mac, uint32_t ip, uint32_t target) {
+  std::memset(frame, 0, kArpFrameBytes);
+  store48(frame, 0xFFFFFFFFFFFF);
+  store48(frame + 6, mac);
+  wire::store16(frame + 12, kArpType);
+  uint8_t* const arp = frame + kEthernetBytes;
+  wire::store16(arp, 1);  // Ethernet
+  wire::store16(arp + 2, kIpv4Type);
+  arp[4] = 6;
+  arp[5] = 4;
+  wire::store16(arp + 6, 1);  // a request
+  store48(arp + 8, mac);
+  wire::store32(arp + 14, ip);
+  wire::store32(arp + 24, target);
 }
 
 void answer_arp(uint8_t* frame, uint64_t mac) {
@@ -163,11 +226,6 @@ uint32_t network_at(const uint8_t* frame, uint32_t size, uint16_t& type) {
   }
   const uint32_t header = type == kIpv4Type ? kIpv4Bytes : type == kIpv6Type ? kIpv6Bytes : 0;
   return header != 0 && size >= at + header ? at : 0;
-}
-
-uint64_t pseudo_header(const uint8_t* ip, bool ipv4, uint8_t protocol, uint32_t segment) {
-  const uint64_t addresses = ipv4 ? ones_sum(ip + 12, 8) : ones_sum(ip + 8, 32);
-  return addresses + protocol + (segment >> 16) + (segment & 0xFFFF);
 }
 
 }  // namespace

@@ -1,0 +1,1 @@
+"""Ways of packets past the kernel's stack, for workers and switches alike: AF_XDP and DPDK."""

