@@ -14,7 +14,7 @@ SCHEDULES ?= 100000
 STEPS ?= 500
 KILLS ?= 100
 WAY ?= reconfigure
-SOURCES := pyproject.toml CMakeLists.txt $(shell find switchagg worker_lib -name '*.cpp' -o -name '*.h')
+SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(shell find switchagg worker_lib -name '*.cpp' -o -name '*.h')
 
 .PHONY: install demo test test-long topo-test experiments fuzz fuzz-sums fuzz-native fuzz-python sanitize threads exhaustive tla simulate loss soak fuzz-api training torch-matrix torch-kills failovers bench lint format native clean
 
@@ -24,7 +24,7 @@ $(VENV)/.installed-$(EXTRAS): $(SOURCES)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "switchagg needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V). Set PYTHON=..."; exit 1; }
 	@command -v c++ >/dev/null || command -v g++ >/dev/null || command -v clang++ >/dev/null || { echo "switchagg needs a C++20 compiler: install g++ or clang++"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	touch $@
 
 demo: install
@@ -100,7 +100,7 @@ soak: install
 
 # The examples' models beside gloo, step by step, in every width of lanes; the table of docs/pytorch.md.
 training: install
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS),examples]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$(EXTRAS),examples]'
 	$(BIN)/python -m tests.training --steps $(STEPS) --ranks 4
 
 # Features of PyTorch through gloo and through the switch; the table of docs/pytorch.md.

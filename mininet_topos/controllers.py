@@ -135,10 +135,8 @@ class SwitchAggController(Controller):
         top = root(self.switches)
         for switch in self.switches:
             table = {
-                "url": f"p4runtime://{switch.server}",
                 "address": switch.address,
                 "stations": [f"{each.ip},{each.mac},{each.port}" for each in stations(switch)],
-                "ports": sorted(switch.interfaces()),
                 **switch.table(),
             }
             if len(self.switches) > 1:

@@ -1,12 +1,13 @@
 """Finds `switchagg`, its Python and other programs, for a Python that may not have switchagg; ends processes.
 
 `mn` runs in the system's Python, under sudo, whose PATH is short. So the search includes the virtual
-environment that the checkout's Makefile makes.
+environment that the checkout's Makefile makes, and the one that this package is installed in.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.metadata
 import os
 import shutil
@@ -36,16 +37,31 @@ def switchagg() -> list[str]:
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         importlib.metadata.version("switchagg")
         return [sys.executable, "-m", "switchagg.cli.main"]
-    own = REPOSITORY / ".venv" / "bin" / "switchagg"
-    if os.access(own, os.X_OK):
-        return [str(own)]
+    # A checkout's environment, or the one whose site-packages this file is in.
+    own = [folder / "bin" / "switchagg" for folder in (REPOSITORY / ".venv", *REPOSITORY.parents[2:3])]
+    for each in own:
+        if os.access(each, os.X_OK):
+            return [str(each)]
     found = shutil.which("switchagg")
     if found is None:
         raise Missing(
-            f"switchagg is not found: not in {own.parent}, not on PATH. Run `make install` in {REPOSITORY}, "
-            f"or name it: {VARIABLE}=/path/to/venv/bin/switchagg"
+            f"switchagg is not found: not in {own[0].parent}, not on PATH. Run `make install` in "
+            f"{REPOSITORY}, or name it: {VARIABLE}=/path/to/venv/bin/switchagg"
         )
     return [found]
+
+
+def p4_folder() -> Path:
+    """Returns the folder of our P4 programs: a checkout's, or that of an installed package."""
+    installed = REPOSITORY / "switchagg" / "p4program" / "p4"
+    return installed if installed.is_dir() else REPOSITORY / "p4"
+
+
+@functools.cache
+def has_p4runtime() -> bool:
+    """Returns True if switchagg's Python has what the extra p4runtime installs. Raises `Missing`."""
+    ask = "import sys; from importlib.util import find_spec as f; sys.exit(not (f('grpc') and f('finsy')))"
+    return subprocess.run([python(), "-c", ask], check=False).returncode == 0
 
 
 def python() -> str:

@@ -1,12 +1,13 @@
 """Switches that aggregate: `native`, `p4` and `bmv2`, with the same interface and controller.
 
-    native   our own engine             switchagg switch --engine native --interface PORT=NAME ...
+    native   our own engine             switchagg switch --engine native --interface PORT=NAME ..., or,
+                                        without the extra p4runtime, in the controller's process
     p4       any .p4, in our model      switchagg switch --engine p4 --interface PORT=NAME ...
     bmv2     the same, made by p4c      simple_switch_grpc --no-p4 -i PORT@NAME ...
 
 Each is a process in the root namespace, between its interfaces (s1-eth1 is port 1), with a P4Runtime server
-on loopback. `SwitchAggController` fills its tables. Without it, a switch waits for a controller to connect to
-`server`.
+on loopback. A native switch that has no P4Runtime is part of the controller's process instead.
+`SwitchAggController` fills its tables. Without it, a switch waits for a controller to connect to `server`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from mininet.node import Switch
 from mininet_topos import marks, programs
 from mininet_topos.hosts import DEFAULT_MTU, OFFLOADS, quiet
 
-PROGRAM = programs.REPOSITORY / "p4" / "switchagg_v1model.p4"
+PROGRAM = programs.p4_folder() / "switchagg_v1model.p4"
 CPU_PORT = 510
 # Python starts slowly on a busy computer.
 _START = 60.0
@@ -85,7 +86,11 @@ class AggSwitch(Switch):
 
     def table(self) -> dict[str, Any]:
         """Returns the settings of this kind of switch in a controller's configuration."""
-        return {"target": self.engine}
+        return {
+            "url": f"p4runtime://{self.server}",
+            "ports": sorted(self.interfaces()),
+            "target": self.engine,
+        }
 
     def interfaces(self) -> dict[int, str]:
         """Returns interfaces by port."""
@@ -165,12 +170,36 @@ class AggSwitch(Switch):
 
 
 class NativeSwitch(AggSwitch):
-    """Our native engine. K is limited by the MTU only."""
+    """Our native engine. K is limited by the MTU only.
+
+    Attributes:
+        embedded: it runs in the controller's process, since there is no P4Runtime.
+    """
 
     engine = "native"
 
+    def __init__(
+        self, name: str, address: str | None = None, server: str | None = None, **params: Any
+    ) -> None:
+        super().__init__(name, address, server, **params)
+        self.embedded = server is None and not programs.has_p4runtime()
+        if self.embedded:
+            self.server = "the controller"
+
     def line(self) -> list[str]:
         return _our_line(self)
+
+    def table(self) -> dict[str, Any]:
+        if not self.embedded:
+            return super().table()
+        return {"url": "native", "interfaces": [f"{port}={name}" for port, name in self.interfaces().items()]}
+
+    def begin(self) -> None:
+        if not self.embedded:
+            super().begin()
+
+    def connected(self) -> bool:
+        return self.embedded or super().connected()
 
 
 class P4ModelSwitch(AggSwitch):

@@ -9,6 +9,7 @@
 returns a `Work`. Every error is a `SwitchAggError`.
 """
 
+from switchagg import __version__
 from switchagg.errors import (
     AdmissionError,
     CollectiveTimeout,
@@ -40,5 +41,6 @@ __all__ = [
     "UsageError",
     "Work",
     "WorkerLostError",
+    "__version__",
     "connect",
 ]

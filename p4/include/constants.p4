@@ -55,12 +55,9 @@ const bit<16> ETHERTYPE_SERVICE_VLAN = 0x88A8;
 const bit<8> PROTOCOL_ICMP = 1;
 const bit<8> PROTOCOL_UDP = 17;
 
-const bit<4> VERSION = 1;
-
 const bit<4> OP_SUM = 0;
 const bit<4> OP_OR = 1;
-const bit<4> OP_RESULT = 2;
-const bit<4> OP_INIT = 3;
+const bit<4> OP_RESULT = 2;                 /* 3, INIT, and the version are in the entries of admission */
 
 /* Lengths of a UDP datagram and of its IPv4 packet, without and with words. */
 #define UDP_BYTES_BARE 24
@@ -70,7 +67,9 @@ const bit<4> OP_INIT = 3;
 
 /* The parser's verdict: is the packet for us, and has it the form of the protocol? */
 typedef bit<3> traffic_t;
-const traffic_t TRAFFIC_OTHER = 0;
+#ifdef __TARGET_TOFINO__
+const traffic_t TRAFFIC_OTHER = 0;          /* v1model's metadata begin as zeros */
+#endif
 const traffic_t TRAFFIC_ARP = 1;            /* an ARP request */
 const traffic_t TRAFFIC_ECHO = 2;           /* an ICMP echo request */
 const traffic_t TRAFFIC_AGGREGATION = 3;    /* UDP to the protocol's port */
@@ -89,7 +88,9 @@ const task_t TASK_NONE = 0;
 const task_t TASK_CONTRIBUTE = 1;           /* a worker's packet */
 const task_t TASK_INIT = 2;                 /* the controller sets a slot */
 const task_t TASK_DELIVER = 3;              /* a parent's RESULT, on its way to the workers */
-const task_t TASK_READ_SECOND = 4;          /* second pass: fetch the other half of the words (TNA only) */
+#ifdef __TARGET_TOFINO__
+const task_t TASK_READ_SECOND = 4;          /* second pass: fetch the other half of the words */
+#endif
 
 /* A slot's round against the packet's; one bit each, as a Tofino's predicate output gives it:
    bit 2 * (second comparison) + (first comparison). */
@@ -111,7 +112,9 @@ const step_t STEP_STORE = 1;                /* the packet's become the slot's */
 const step_t STEP_SUM = 2;                  /* both become their sum; the packet's, where the slot has none */
 const step_t STEP_OR = 3;                   /* likewise with bitwise or */
 const step_t STEP_READ = 4;                 /* the slot's become the packet's */
-const step_t STEP_READ_SECOND = 5;          /* the same for the odd half (TNA only) */
+#ifdef __TARGET_TOFINO__
+const step_t STEP_READ_SECOND = 5;          /* the same for the odd half */
+#endif
 
 /* Destinations of a packet, as the slot rules decide. */
 typedef bit<2> audience_t;

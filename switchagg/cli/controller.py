@@ -52,8 +52,9 @@ def add_parser(subparsers: Any) -> None:
         **REPEATABLE,
         metavar="NAME=URL",
         help="native[:SLOTS][?address=IP&port=N&memory=BYTES&parent=NAME&host=NETWORK], a software switch in "
-        "this process; or p4runtime://HOST:PORT[?address=IP&station=IP,MAC,PORT&parent=NAME&...]; may be "
-        "repeated (switch=native)",
+        "this process, between interfaces with &interface=PORT=NAME&station=IP,MAC,PORT; or "
+        "p4runtime://HOST:PORT[?address=IP&station=IP,MAC,PORT&parent=NAME&...]; may be repeated "
+        "(switch=native)",
     )
     option("--config", type=Path, metavar="FILE", help="TOML file with [controller] and [switch.NAME]")
     option("--words", type=int, metavar="K", help="words in a packet of jobs that ask for none")
@@ -151,6 +152,7 @@ def _open(
 
     if isinstance(spec, NativeSpec):
         from switchagg.control.drivers.embedded import EmbeddedDriver
+        from switchagg.emulator.ether_switch import RackSwitch
         from switchagg.emulator.switch import Switch
 
         address = spec.address or host
@@ -159,7 +161,11 @@ def _open(
                 f"switch {spec.name}: workers are told where to send, and {host} is no address for that; "
                 f"accepted: {spec.name}=native?address=IP, the IPv4 address of an interface"
             )
-        switch = Switch(address, spec.port, capacity=spec.slots)
+        switch: Switch | RackSwitch
+        if spec.interfaces:
+            switch = RackSwitch(spec.interfaces, spec.own, spec.stations, capacity=spec.slots)
+        else:
+            switch = Switch(address, spec.port, capacity=spec.slots)
         switch.start()
         when_done(switch.close)
         return EmbeddedDriver(switch, spec.slots, spec.memory, name=spec.name)

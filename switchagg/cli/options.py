@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from switchagg.errors import UsageError
+from switchagg.rules.planner import DEFAULT_SLOTS, DEFAULT_WORDS, LARGE_SLOTS, LARGE_WORDS
 
 if TYPE_CHECKING:
     from switchagg.control.client import ControllerClient
@@ -69,10 +70,16 @@ def add_transport_option(parser: argparse.ArgumentParser) -> None:
 def add_job_size_options(parser: argparse.ArgumentParser) -> None:
     """Adds ``--slots`` and ``--words`` of jobs that ask for none."""
     parser.add_argument(
-        "--slots", type=int, help="of a job that asks for no number (512, or 128 with large packets)"
+        "--slots",
+        type=int,
+        metavar="P",
+        help=f"of jobs that ask for none ({DEFAULT_SLOTS}, or {LARGE_SLOTS} with large packets)",
     )
     parser.add_argument(
-        "--words", type=int, help="in a packet of such a job (352, or 2032 on an interface that carries it)"
+        "--words",
+        type=int,
+        metavar="K",
+        help=f"in a packet of such jobs ({DEFAULT_WORDS}, or {LARGE_WORDS} on an interface that carries it)",
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from switchagg.cli.options import add_macro_options, extras
 from switchagg.errors import UsageError
+from switchagg.p4program.sources import source_path
 
 
 def add_parser(subparsers: Any) -> None:
@@ -82,7 +83,9 @@ def _add_stf(commands: Any) -> None:
 
 
 def _add_program_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("program", type=Path, metavar="PROGRAM.p4")
+    parser.add_argument(
+        "program", type=source_path, metavar="PROGRAM.p4", help="a source; v1model and tna are our own"
+    )
     add_macro_options(parser)
 
 

@@ -17,14 +17,11 @@ import json
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from switchagg.control.jobs.job import init_packets
 from switchagg.errors import SwitchError, UsageError, require
 from switchagg.rules.slots import JobEntry, ParentEntry, WorkerEntry
-
-if TYPE_CHECKING:
-    from switchagg.p4program.program import JobPlace
 
 _Made = TypeVar("_Made")
 
@@ -40,18 +37,17 @@ class StaticJob:
         require(0 <= self.first_seq < 1 << 32, "first_seq", self.first_seq, f"0..{2**32 - 1}")
 
 
-def admit(switch: Any, job: StaticJob, *place: JobPlace) -> None:
+def admit(switch: Any, job: StaticJob) -> None:
     """Adds a job to a switch and initialises its slots.
 
     Args:
-        switch: has `add_job(entry, *place)` and `packet_out(packet)`, which returns the answers.
-        place: on Ethernet, the ports and addresses of the workers.
+        switch: has `add_job(entry)` and `packet_out(packet)`, which returns the answers.
 
     Raises:
         UsageError: the job does not fit the switch or its other jobs.
         SwitchError: the switch did not echo an INIT.
     """
-    switch.add_job(job.entry, *place)
+    switch.add_job(job.entry)
     for packet in init_packets(job.entry, job.first_seq).values():
         if switch.packet_out(packet) != [packet]:
             raise SwitchError(f"the switch did not initialise a slot of job {job.entry.job}")

@@ -25,6 +25,7 @@ from switchagg.cli.options import (
 )
 from switchagg.errors import UsageError, require
 from switchagg.launch.signals import stop_signals
+from switchagg.p4program.sources import source_path
 from switchagg.wire.header import DEFAULT_PORT
 
 if TYPE_CHECKING:
@@ -52,7 +53,10 @@ def add_parser(subparsers: Any) -> None:
     )
     p4 = parser.add_argument_group("P4", "with --engine p4, which has no --rate and writes no capture")
     p4.add_argument(
-        "--program", type=Path, metavar="FILE.p4", help="switchagg_v1model.p4 or switchagg_tna.p4"
+        "--program",
+        type=source_path,
+        metavar="FILE.p4",
+        help="a source; v1model and tna are our own (on a UDP port: v1model)",
     )
     add_macro_options(p4)
     option("--host", default="127.0.0.1", help="address of this host to serve on (%(default)s)")
@@ -177,14 +181,12 @@ def _native_switch(args: argparse.Namespace) -> Switch:
 
 
 def _p4_switch(args: argparse.Namespace) -> P4Switch:
-    if args.program is None:
-        raise UsageError("--engine p4 needs a --program")
     refuse_rate_and_capture(args)
     with extras():
         from switchagg.emulator.p4_switch import P4Switch
 
         return P4Switch(
-            args.program,
+            args.program or source_path("v1model"),
             args.host,
             args.port,
             include_dirs=args.include_dirs,

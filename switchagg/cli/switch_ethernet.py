@@ -20,7 +20,6 @@ from switchagg.cli.p4 import read_statements
 from switchagg.errors import UsageError, require
 
 if TYPE_CHECKING:
-    from switchagg.cli.static_jobs import StaticJob
     from switchagg.emulator.ether_switch import EtherSwitch
     from switchagg.emulator.p4_interfaces import P4Interfaces
     from switchagg.emulator.switch import Switch
@@ -46,8 +45,8 @@ def serve_native(args: argparse.Namespace, wait: Callable[[float], bool]) -> int
 
     Raises `UsageError` for options, interfaces or jobs that cannot work.
     """
-    from switchagg.cli.static_jobs import load_jobs
-    from switchagg.emulator.ether_switch import EtherSwitch
+    from switchagg.cli.static_jobs import admit, load_jobs
+    from switchagg.emulator.ether_switch import EtherSwitch, RackSwitch
     from switchagg.p4program.program import V1MODEL_CPU_PORT
 
     if args.program is not None or args.defines or args.include_dirs or args.entries is not None:
@@ -56,21 +55,23 @@ def serve_native(args: argparse.Namespace, wait: Callable[[float], bool]) -> int
     controller_port = V1MODEL_CPU_PORT if args.cpu_port is None else args.cpu_port
     jobs = [job for path in args.job for job in load_jobs(path)]
     spec = _spec(args)
-    switch = EtherSwitch(
-        ports,
-        udp_port=args.port,
-        controller_port=controller_port,
-        capacity=args.capacity,
-        rate=rate_from(args),
-        faults=faults_from(args),
-        pcap=args.pcap,
-    )
+    options: dict[str, Any] = {
+        "controller_port": controller_port,
+        "capacity": args.capacity,
+        "rate": rate_from(args),
+        "faults": faults_from(args),
+        "pcap": args.pcap,
+    }
     if args.p4runtime is not None:
-        return _serve_p4runtime(args, switch, wait)
+        return _serve_p4runtime(args, EtherSwitch(ports, udp_port=args.port, **options), wait)
     if args.device_id or args.cpu_port is not None:
         raise UsageError("--device-id and --cpu-port are for --p4runtime")
+    if spec.own is None and jobs:
+        raise UsageError("--job needs --address, to which workers send")
+    switch = RackSwitch(ports, spec.own, spec.stations, **options)
     with switch:
-        _fill(switch, spec, jobs)
+        for job in jobs:
+            admit(switch, job)
         _ready(args, switch, jobs=[job.entry.job for job in jobs])
         _watch(args, switch, _InterfaceMonitor(switch, wait).wait, switch.port_counters)
     _stopped(args, switch, switch.port_counters())
@@ -151,10 +152,10 @@ def _interfaces(ours: Iterable[str], bmv2: Iterable[str]) -> dict[int, str]:
         ours: PORT=NAME, as --interface has it.
         bmv2: PORT@NAME, or the same, as -i has it.
 
-    Raises `UsageError` for another form, a port that no switch has, or one that is given twice.
+    Raises `UsageError` as `interfaces_by_port` does.
     """
-    with extras():
-        from switchagg.p4model.runtime.switch import check_port
+    from switchagg.emulator.ether_switch import interfaces_by_port
+
     given = [
         (
             each if "=" in each else each.replace("@", "=", 1),
@@ -163,16 +164,7 @@ def _interfaces(ours: Iterable[str], bmv2: Iterable[str]) -> dict[int, str]:
         for each in ours
     ]
     given += [(each.replace("@", "=", 1), f"-i takes PORT@NAME such as 0@eth0, not {each}") for each in bmv2]
-    found: dict[int, str] = {}
-    for text, wrong in given:
-        port, _, name = text.partition("=")
-        if not (port.isascii() and port.isdigit()) or not name:
-            raise UsageError(wrong)
-        number = check_port(int(port[:9]))  # longer numbers are no port of any switch
-        if number in found:
-            raise UsageError(f"port {port} is given twice")
-        found[number] = name
-    return found
+    return interfaces_by_port(given)
 
 
 @contextlib.contextmanager
@@ -266,43 +258,6 @@ def _spec(args: argparse.Namespace) -> P4RuntimeSpec:
         ip, _, mac = args.address.partition(",")
         table |= {"address": ip.strip(), "udp_port": args.port} | ({"mac": mac.strip()} if mac else {})
     return from_table("of these options", table)
-
-
-def _fill(switch: EtherSwitch, spec: P4RuntimeSpec, jobs: list[StaticJob]) -> None:
-    """Tables for frames, and jobs."""
-    from switchagg.cli.static_jobs import admit
-    from switchagg.emulator.ether_switch import fill_frame_tables
-    from switchagg.p4program import entries as p4_entries
-    from switchagg.p4program import program as p4_program
-    from switchagg.p4program.program import Entries, JobPlace, Parent
-
-    for ip, station in spec.stations.items():
-        if station.port not in switch.ports:
-            raise UsageError(
-                f"station {ip} is at port {station.port}; accepted: {', '.join(map(str, switch.ports))}"
-            )
-    target = p4_program.v1model()
-    entries = Entries((), ())
-    if spec.own is not None:
-        entries = p4_entries.switch_entries(target, spec.own, switch.ports)
-    elif jobs:
-        raise UsageError("--job needs --address, to which workers send")
-    fill_frame_tables(switch, entries, spec.stations.values())
-    for job in jobs:
-        unknown = [each.ip for each in job.entry.workers if each.ip not in spec.stations]
-        if job.entry.parent is not None and job.entry.parent.ip not in spec.stations:
-            unknown.append(job.entry.parent.ip)
-        if unknown:
-            raise UsageError(
-                f"job {job.entry.job}: {unknown[0]} is no station; name it: --station {unknown[0]},MAC,PORT"
-            )
-        stations = {each.bit: spec.stations[each.ip] for each in job.entry.workers}
-        above = job.entry.parent
-        parent = None
-        if above is not None:
-            station = spec.stations[above.ip]
-            parent = Parent(station, above.ip, above.token, above.base, above.result_token, above.port)
-        admit(switch, job, JobPlace(0, stations, parent))
 
 
 def _place(server: P4RuntimeServer[Any]) -> str:

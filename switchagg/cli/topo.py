@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import mininet_topos
 from switchagg.errors import UsageError, require
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ topologies, as `mn --topo` writes them too (rack,4 or two_level,leaves=4,workers
   asymmetric   a rack in which h1's link is slow and h2's loses
 or
   clean        remove what runs that were killed have left, and nothing else
+  custom       print the path of the file for `mn --custom`
   check        on a worker host: are sums exact, and how fast (what runs without a command)
 
 Needs root and Mininet (apt install mininet). Every worker host runs the command with RANK, WORLD_SIZE,
@@ -94,6 +96,9 @@ def run(args: argparse.Namespace) -> int:
         return check(args.elements, args.rounds, int(args.seed or 1))
     if args.topology == "clean":
         return _clean()
+    if args.topology == "custom":
+        print(Path(mininet_topos.__file__).with_name("custom.py"))
+        return 0
     plan = _plan(args)
     if command and shutil.which(command[0]) is None:
         raise UsageError(f"command {command[0]!r} is not found")
@@ -132,7 +137,8 @@ def _plan(args: argparse.Namespace) -> NetworkSettings:
     from switchagg.topo.network import NetworkSettings
 
     name, comma, more = args.topology.partition(",")
-    require(name in _TOPOLOGIES, "topology", repr(name), f"{', '.join((*_TOPOLOGIES, 'clean', 'check'))}")
+    accepted = ", ".join((*_TOPOLOGIES, "clean", "custom", "check"))
+    require(name in _TOPOLOGIES, "topology", repr(name), accepted)
     if args.leaves is not None and name != "two_level":
         raise UsageError(f"--leaves is for two_level, not for {name}")
     given = {key: getattr(args, key) for key in ("loss", "delay", "jitter", "rate", "queue", "seed")}

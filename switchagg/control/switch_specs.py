@@ -4,6 +4,7 @@
     --switch lab=native:4096?address=10.0.0.5&port=48879  the same, with slots, address and UDP port
     --switch rack1=p4runtime://10.0.0.2:9559?address=…    see switchagg.p4runtime.client.spec
     --switch leaf=native?parent=lab&host=10.0.1.0/24      a leaf below another, and the hosts of its workers
+    --switch rack=native?interface=1=eth1&station=…       between interfaces of this host, as a P4 switch is
 
     [controller]
     listen = "10.0.0.1:8080"
@@ -30,15 +31,17 @@ from __future__ import annotations
 import ipaddress
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl
 
 from switchagg.control.jobs.records import MAX_NAME
 from switchagg.errors import UsageError
+from switchagg.p4program.program import Station, SwitchAddress
 from switchagg.rules.switch import DEFAULT_MEMORY
 from switchagg.rules.wiring import Attachment, checked, parse_hosts
+from switchagg.wire.header import DEFAULT_PORT
 
 if TYPE_CHECKING:
     from switchagg.p4runtime.client.spec import P4RuntimeSpec
@@ -47,14 +50,20 @@ DEFAULT_SLOTS: Final = 65536
 _NATIVE: Final = "native"
 _P4RUNTIME: Final = "p4runtime:"
 _ACCEPTED: Final = (
-    "native[:SLOTS][?address=IP&port=N&memory=BYTES&parent=NAME&host=IP/LENGTH] or p4runtime://HOST:PORT[?…]"
+    "native[:SLOTS][?address=IP&port=N&memory=BYTES&parent=NAME&host=IP/LENGTH], with interface=PORT=NAME "
+    "also mac=MAC&station=IP,MAC,PORT; or p4runtime://HOST:PORT[?…]"
 )
+_LISTS: Final = {"host": "hosts", "interface": "interfaces", "station": "stations"}
 _UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 @dataclass(frozen=True, slots=True)
 class NativeSpec:
-    """A software switch in the controller's process; `parent` and `hosts` are as in `Attachment`."""
+    """A software switch in the controller's process; `parent` and `hosts` are as in `Attachment`.
+
+    With `interfaces` (by port) it switches frames between these, has the addresses `own`, and `stations` by
+    IPv4 address. Without, it is on a UDP port.
+    """
 
     name: str
     slots: int = DEFAULT_SLOTS
@@ -63,6 +72,9 @@ class NativeSpec:
     memory: int = DEFAULT_MEMORY
     parent: str | None = None
     hosts: tuple[ipaddress.IPv4Network, ...] | None = None
+    interfaces: Mapping[int, str] = field(default_factory=dict)
+    own: SwitchAddress | None = None
+    stations: Mapping[str, Station] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,16 +109,16 @@ def parse_switch(text: str) -> NativeSpec | P4RuntimeSpec:
 def wiring(specs: Mapping[str, NativeSpec | P4RuntimeSpec]) -> dict[str, Attachment]:
     """Returns the attachments of switches, by name.
 
-    The workers of a P4 switch are at its stations, except those that are switches.
+    The workers of a switch with stations are at these, except those that are switches.
 
     Raises `UsageError` for wiring that is no tree; see `switchagg.rules.wiring.checked`.
     """
     switches = {own: name for name, spec in specs.items() if (own := _own(spec)) is not None}
     found: dict[str, Attachment] = {}
     for name, spec in specs.items():
-        hosts, stations = spec.hosts, () if isinstance(spec, NativeSpec) else tuple(spec.stations)
-        if hosts is None and stations:
-            hosts = parse_hosts(f"switch {name}", (each for each in stations if each not in switches))
+        hosts = spec.hosts
+        if hosts is None and spec.stations:
+            hosts = parse_hosts(f"switch {name}", (each for each in spec.stations if each not in switches))
         found[name] = Attachment(spec.parent, hosts)
     made = checked(found)
     for name, each in made.items():
@@ -117,7 +129,7 @@ def wiring(specs: Mapping[str, NativeSpec | P4RuntimeSpec]) -> dict[str, Attachm
 
 
 def _own(spec: NativeSpec | P4RuntimeSpec) -> str | None:
-    if isinstance(spec, NativeSpec):
+    if isinstance(spec, NativeSpec) and spec.own is None:
         return spec.address
     return None if spec.own is None else spec.own.ip
 
@@ -125,7 +137,7 @@ def _own(spec: NativeSpec | P4RuntimeSpec) -> str | None:
 def _check_neighbours(specs: Mapping[str, NativeSpec | P4RuntimeSpec], name: str, other: str) -> None:
     """Raises `UsageError` if a switch with stations has none for a neighbour."""
     spec, there = specs[name], _own(specs[other])
-    if isinstance(spec, NativeSpec) or not spec.stations or there is None or there in spec.stations:
+    if not spec.stations or there is None or there in spec.stations:
         return
     raise UsageError(
         f"switch {name}: switch {other} at {there} is none of its stations; accepted: "
@@ -190,19 +202,21 @@ def _native(name: str, url: str, beside: Mapping[str, Any]) -> NativeSpec:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
     except ValueError:
         raise UsageError(f"switch {name}: url is {url!r}; accepted: {_ACCEPTED}") from None
-    hosts = [value for key, value in pairs if key == "host"]
-    given = {key: value for key, value in pairs if key != "host"}
+    lists = {plural: [value for key, value in pairs if key == one] for one, plural in _LISTS.items()}
+    given = {key: value for key, value in pairs if key not in _LISTS}
     for key, value in beside.items():
-        if key == "hosts":
+        if key in lists:
             if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-                raise UsageError(f"switch {name}: hosts is {value!r}; accepted: a list of networks")
-            hosts += value
+                raise UsageError(f"switch {name}: {key} is {value!r}; accepted: a list of strings")
+            lists[key] += value
         else:
             given[key] = str(value)
     if colon:
         given.setdefault("slots", slots)
-    if unknown := sorted(set(given) - {"slots", "address", "port", "memory", "parent"}):
+    if unknown := sorted(set(given) - {"slots", "address", "port", "memory", "parent", "mac"}):
         raise UsageError(f"switch {name}: there is no key {unknown[0]!r}; accepted: {_ACCEPTED}")
+    if not lists["interfaces"] and (lists["stations"] or "mac" in given):
+        raise UsageError(f"switch {name}: mac and station without an interface; accepted: {_ACCEPTED}")
     address = given.get("address")
     if address is not None:
         try:
@@ -213,14 +227,38 @@ def _native(name: str, url: str, beside: Mapping[str, Any]) -> NativeSpec:
             raise UsageError(
                 f"switch {name}: address is {address!r}; accepted: the IPv4 address of an interface"
             )
-    return NativeSpec(
+    spec = NativeSpec(
         name,
         _number(name, "slots", given.get("slots", str(DEFAULT_SLOTS)), 2, DEFAULT_SLOTS),
         address,
         _number(name, "port", given.get("port", "0"), 0, 0xFFFF),
         size(f"switch {name}: memory", given["memory"]) if "memory" in given else DEFAULT_MEMORY,
         given.get("parent"),
-        parse_hosts(f"switch {name}", hosts) if hosts else None,
+        parse_hosts(f"switch {name}", lists["hosts"]) if lists["hosts"] else None,
+        _interfaces(name, lists["interfaces"]),
+    )
+    return _between_interfaces(spec, given.get("mac"), lists["stations"]) if spec.interfaces else spec
+
+
+def _between_interfaces(spec: NativeSpec, mac: str | None, stations: list[str]) -> NativeSpec:
+    """Returns the specification with the switch's own addresses and its stations."""
+    from switchagg.p4runtime.client.spec import from_table
+
+    if spec.address is None:
+        raise UsageError(f"switch {spec.name}: address is missing; accepted: the IPv4 address of the switch")
+    # The values have the forms that they have for a switch behind P4Runtime.
+    table: dict[str, Any] = {"url": "p4runtime://127.0.0.1:1", "address": spec.address, "stations": stations}
+    table |= {"mac": mac} if mac is not None else {}
+    read = from_table(spec.name, table | {"udp_port": spec.port or DEFAULT_PORT})
+    return replace(spec, own=read.own, stations=read.stations)
+
+
+def _interfaces(switch: str, texts: list[str]) -> dict[int, str]:
+    from switchagg.emulator.ether_switch import interfaces_by_port
+
+    return interfaces_by_port(
+        (text, f"switch {switch}: interface is {text!r}; accepted: PORT=NAME such as 1=eth0")
+        for text in texts
     )
 
 

@@ -19,21 +19,26 @@ from switchagg.emulator.faults import Faults
 from switchagg.emulator.mtu import mtu_of
 from switchagg.emulator.rates import Rate
 from switchagg.emulator.software_switch import SoftwareSwitch
-from switchagg.errors import SwitchError, UsageError
+from switchagg.errors import SwitchError, UsageError, require
 from switchagg.p4entities.matches import Exact, Range
+from switchagg.p4program import entries as p4_entries
 from switchagg.p4program.program import (
     ARPS,
     FLOOD_GROUP,
     LOCAL,
+    MAX_PORT,
     OWN_SOURCE,
     V1MODEL_CPU_PORT,
     Entries,
     JobPlace,
+    Parent,
     Station,
+    SwitchAddress,
     TableEntry,
+    v1model,
 )
 from switchagg.rules.slots import Address, JobEntry
-from switchagg.wire.header import DEFAULT_PORT
+from switchagg.wire.header import DEFAULT_PORT, max_words
 
 if TYPE_CHECKING:
     from switchagg.emulator._native import NativeSwitch
@@ -47,7 +52,6 @@ FORWARD: Final = 1
 FLOOD: Final = 2
 _SOCKET_BUFFER: Final = 8 << 20  # of each interface, for super-frames
 _RING: Final = 1 << 20  # bytes of packets that an interface's ring takes in any case
-_MAX_PORT: Final = 511
 _INTERFACE_NAME: Final = 15
 _LARGEST_MTU: Final = 9000
 
@@ -89,9 +93,9 @@ class EtherSwitch(SoftwareSwitch):
         self.ports = tuple(sorted(self.interfaces)) or ports
         """Numbers of its ports."""
         for port in self.ports:
-            if not 0 <= port <= _MAX_PORT or port == controller_port:
+            if not 0 <= port <= MAX_PORT or port == controller_port:
                 raise UsageError(
-                    f"port is {port}; accepted: 0..{_MAX_PORT}, but {controller_port}, the controller's"
+                    f"port is {port}; accepted: 0..{MAX_PORT}, but {controller_port}, the controller's"
                 )
         if len(set(self.interfaces.values())) < len(self.interfaces):
             raise UsageError(f"an interface can be one port only, and these are: {self._named()}")
@@ -136,6 +140,11 @@ class EtherSwitch(SoftwareSwitch):
     def address(self) -> Address:
         """0.0.0.0 and the UDP port: the frame tables hold the IP address."""
         return "0.0.0.0", self.udp_port
+
+    @property
+    def largest_words(self) -> int:
+        """The largest K that all interfaces carry; known from the start on."""
+        return max_words(self.mtu)
 
     @property
     def receive_buffer(self) -> int:
@@ -230,6 +239,84 @@ class EtherSwitch(SoftwareSwitch):
 
     def _named(self) -> str:
         return ", ".join(f"{port}={name}" for port, name in sorted(self.interfaces.items()))
+
+
+class RackSwitch(EtherSwitch):
+    """An `EtherSwitch` that knows its own address and its stations, and so needs no places of jobs' workers.
+
+    Frames for unknown stations are flooded.
+
+    Args:
+        interfaces, options: as of `EtherSwitch`.
+        own: the switch's addresses; None for a switch that only forwards.
+        stations: hosts and other switches, by IPv4 address.
+
+    Raises `UsageError` for a station behind no port.
+    """
+
+    def __init__(
+        self,
+        interfaces: Mapping[int, str],
+        own: SwitchAddress | None,
+        stations: Mapping[str, Station],
+        **options: Any,
+    ) -> None:
+        super().__init__(interfaces, udp_port=own.udp_port if own else DEFAULT_PORT, **options)
+        self._own, self._stations = own, stations
+        for ip, station in stations.items():
+            if station.port not in self.ports:
+                raise UsageError(
+                    f"station {ip} is at port {station.port}; accepted: {', '.join(map(str, self.ports))}"
+                )
+
+    def start(self) -> None:
+        """Opens the interfaces, fills the tables for frames, and serves; raises as `EtherSwitch` does."""
+        super().start()
+        entries = Entries((), ())
+        if self._own is not None:
+            entries = p4_entries.switch_entries(v1model(), self._own, self.ports)
+        fill_frame_tables(self, entries, self._stations.values())
+
+    @property
+    def address(self) -> Address:
+        """The address that workers send to; 0.0.0.0 for a switch that only forwards."""
+        return super().address if self._own is None else (self._own.ip, self._own.udp_port)
+
+    def add_job(self, job: JobEntry, place: JobPlace | None = None) -> None:
+        """Admits a job's workers, at their stations unless `place` is given; raises as `EtherSwitch` does."""
+        super().add_job(job, place or self._place(job))
+
+    def _place(self, job: JobEntry) -> JobPlace:
+        addresses = [each.ip for each in job.workers] + ([job.parent.ip] if job.parent else [])
+        for ip in addresses:
+            if ip not in self._stations:
+                raise UsageError(f"job {job.job}: {ip} is no station; name it: station {ip},MAC,PORT")
+        above, parent = job.parent, None
+        if above is not None:
+            station = self._stations[above.ip]
+            parent = Parent(station, above.ip, above.token, above.base, above.result_token, above.port)
+        return JobPlace(0, {each.bit: self._stations[each.ip] for each in job.workers}, parent)
+
+
+def interfaces_by_port(given: Iterable[tuple[str, str]]) -> dict[int, str]:
+    """Returns names of interfaces by port.
+
+    Args:
+        given: texts PORT=NAME, each with the message for one of another form.
+
+    Raises `UsageError` for another form, a port that no switch has, or one that is given twice.
+    """
+    found: dict[int, str] = {}
+    for text, wrong in given:
+        port, _, name = text.partition("=")
+        if not (port.isascii() and port.isdigit()) or not name:
+            raise UsageError(wrong)
+        number = int(port[:9])  # longer numbers are no port of any switch
+        require(number <= MAX_PORT, "port", number, f"0..{MAX_PORT}")
+        if number in found:
+            raise UsageError(f"port {port} is given twice")
+        found[number] = name
+    return found
 
 
 def fill_frame_tables(switch: EtherSwitch, entries: Entries, stations: Iterable[Station]) -> None:

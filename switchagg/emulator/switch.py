@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from switchagg.devices.xdp import xdp_refusal
 from switchagg.emulator.faults import Faults
+from switchagg.emulator.mtu import words_at
 from switchagg.emulator.rates import Rate
 from switchagg.emulator.software_switch import SoftwareSwitch
 from switchagg.errors import SwitchError, UsageError
@@ -121,6 +122,11 @@ class Switch(SoftwareSwitch):
     def address(self) -> Address:
         """(ip, port) where packets are taken."""
         return self._opened().address
+
+    @property
+    def largest_words(self) -> int:
+        """The largest K that fits the packets of its interface."""
+        return words_at(self.address[0])
 
     @property
     def receive_buffer(self) -> int:

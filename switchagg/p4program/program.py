@@ -15,6 +15,8 @@ from switchagg.p4entities.matches import Exact, Range, Ternary
 from switchagg.wire.header import DEFAULT_PORT, DropReason
 
 MAX_JOBS: Final = 256
+MAX_PORT: Final = 511
+"""Both architectures number their ports with 9 bits."""
 FLOOD_GROUP: Final = 0x1000
 V1MODEL_CPU_PORT: Final = 510
 """The controller's port of `switchagg_v1model.p4` (`AGG_CONTROLLER_PORT`), bmv2's ``--cpu-port``."""

@@ -42,7 +42,7 @@ print(json.dumps(found))
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (["ring"], "topology is 'ring'; accepted: rack, two_level, shared, asymmetric, clean, check"),
+        (["ring"], "topology is 'ring'; accepted: rack, two_level, shared, asymmetric, clean, custom, check"),
         (["rack", "--loss", "2"], "loss is 2.0; accepted: a probability"),
         (["rack", "--delay", "soon"], "delay is 'soon'; accepted: seconds such as 5ms"),
         (["rack", "--bw", "-5"], "rate is -5.0; accepted"),

@@ -1,4 +1,4 @@
-"""A `Switch` in the controller's own process."""
+"""A `Switch`, or a `RackSwitch`, in the controller's own process."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from switchagg.emulator.mtu import words_at
 from switchagg.errors import SwitchAggError, SwitchError
 from switchagg.rules.slots import JobEntry, SlotState
 from switchagg.rules.switch import DEFAULT_MEMORY, Capacity, ChangeKind, Reconciled, SwitchChange
 
 if TYPE_CHECKING:
+    from switchagg.emulator.ether_switch import RackSwitch
     from switchagg.emulator.switch import Switch
 
 
@@ -19,7 +19,7 @@ _T = TypeVar("_T")
 
 
 class EmbeddedDriver:
-    """Drives a started `Switch`; `SwitchDriver` says what each member is.
+    """Drives a started switch; `SwitchDriver` says what each member is.
 
     Args:
         switch: started, at a concrete address. The driver does not close it.
@@ -28,13 +28,18 @@ class EmbeddedDriver:
     """
 
     def __init__(
-        self, switch: Switch, capacity: int, memory: int = DEFAULT_MEMORY, *, name: str = "local"
+        self,
+        switch: Switch | RackSwitch,
+        capacity: int,
+        memory: int = DEFAULT_MEMORY,
+        *,
+        name: str = "local",
     ) -> None:
         self._switch = switch
         self.name = name
         self.target = "native"
         self.address = switch.address
-        self.capacity = Capacity(capacity, words_at(self.address[0]), memory)
+        self.capacity = Capacity(capacity, switch.largest_words, memory)
         self._jobs: dict[int, JobEntry] = {}
         self._fenced: dict[int, int] = {}
         self._lock = threading.Lock()

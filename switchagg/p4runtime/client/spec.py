@@ -17,7 +17,7 @@
 | `host` (`hosts`: a list) | the stations; of `native` any | workers that attach here: addresses or networks |
 | `port` (`ports`: a list) | those of the stations | over which frames for unknown stations are flooded |
 | `target` | `auto` | `native`, `p4` (our model), `bmv2`, `tofino`; `auto`: what the P4Info says |
-| `program`, `define` (`defines`) | none | a P4 source for `switchagg switch`, and its macros |
+| `program`, `define` (`defines`) | none | a P4 source (`v1model`, `tna`: ours), and its macros |
 | `p4info`, `config` | none | files that p4c made; without these and `program`: what runs there |
 | `device` | 0 | P4Runtime's device id |
 | `election` | the time at the start | election id: the controller with the highest has it |
@@ -43,14 +43,14 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
 from switchagg.errors import UsageError
-from switchagg.p4program.program import Station, SwitchAddress
+from switchagg.p4program.program import MAX_PORT, Station, SwitchAddress
+from switchagg.p4program.sources import source_path
 from switchagg.rules.slots import MAX_CAPACITY
 from switchagg.rules.wiring import parse_hosts
 from switchagg.wire.header import DEFAULT_PORT, MAX_WORDS, MIN_WORDS
 
 SCHEME: Final = "p4runtime"
 TARGETS: Final = ("auto", "native", "p4", "bmv2", "tofino")
-MAX_PORT: Final = 511
 _LISTS: Final = {"station": "stations", "port": "ports", "define": "defines", "host": "hosts"}
 _KEYS: Final = (
     "address", "udp_port", "mac", "stations", "ports", "target", "program", "defines", "p4info", "config",
@@ -276,7 +276,7 @@ class _Reader:
     def _path(self, key: str, value: object) -> Path:
         if not isinstance(value, str) or not value or "\0" in value:
             raise self.wrong(f"{key} is {value!r}", "the name of a file")
-        return self._folder / value
+        return self._folder / (source_path(value) if key == "program" else value)
 
     def _list(self, key: str, given: Mapping[str, Any]) -> list[Any]:
         value = given.get(key, [])

@@ -183,7 +183,6 @@ def test_the_command_injects_faults(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        (["--engine", "p4"], "--engine p4 needs a --program"),
         (["--program", "x.p4"], "--program, -D and -I are for --engine p4"),
         (["--engine", "p4", "--program", "x.p4", "--loss", "2"], "loss is 2.0"),
         (["--engine", "p4", "--program", "x.p4", "--pcap", "x"], "writes no capture"),

@@ -16,6 +16,7 @@ from typing import Final
 
 from google.protobuf import text_format
 
+from switchagg.p4program.sources import source_path
 from switchagg.p4runtime.protos import p4runtime_pb2
 
 P4INFO: Final = Path(__file__).with_name("p4info.txtpb")
@@ -39,7 +40,6 @@ def contents(program: Path) -> dict[Path, str]:
 
 
 if __name__ == "__main__":
-    folder = Path(__file__).parents[4] / "p4"
-    for path, text in contents(folder / "switchagg_v1model.p4").items():
+    for path, text in contents(source_path("v1model")).items():
         path.write_text(text, encoding="utf-8")
         print(path, file=sys.stderr)

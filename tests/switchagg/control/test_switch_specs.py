@@ -1,0 +1,58 @@
+"""A native switch between interfaces, as a controller's configuration describes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from switchagg.control.switch_specs import NativeSpec, parse_switch, read_configuration, wiring
+from switchagg.errors import UsageError
+from switchagg.p4program.program import Station, SwitchAddress
+
+_URL = "rack=native?address=10.0.255.1&interface=1=eth1&interface=2=eth2&station=10.0.0.1,02:00:00:00:00:01,1"
+
+
+def test_a_switch_between_interfaces() -> None:
+    spec = parse_switch(_URL)
+    assert isinstance(spec, NativeSpec)
+    assert spec.interfaces == {1: "eth1", 2: "eth2"}
+    assert spec.own == SwitchAddress(0x02000A00FF01, "10.0.255.1", 48879)
+    assert spec.stations == {"10.0.0.1": Station(1, 0x020000000001)}
+
+
+def test_the_file_says_the_same(tmp_path: Path) -> None:
+    file = tmp_path / "controller.toml"
+    file.write_text(
+        '[switch.rack]\nurl = "native"\naddress = "10.0.255.1"\ninterfaces = ["1=eth1", "2=eth2"]\n'
+        'stations = ["10.0.0.1,02:00:00:00:00:01,1"]\n'
+    )
+    assert read_configuration(file).switches["rack"] == parse_switch(_URL)
+
+
+def test_workers_are_at_the_stations_that_are_no_switches() -> None:
+    leaf = parse_switch(
+        _URL.replace("rack=", "leaf=") + "&station=10.0.255.2,02:00:0a:00:ff:02,2&parent=root"
+    )
+    root = parse_switch(
+        "root=native?address=10.0.255.2&interface=1=eth3&station=10.0.255.1,02:00:0a:00:ff:01,1&host=10.0.255.2"
+    )
+    made = wiring({"leaf": leaf, "root": root})
+    assert [str(each) for each in made["leaf"].hosts or ()] == ["10.0.0.1/32"]
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("native?interface=1=eth1", "address is missing"),
+        ("native?address=10.0.0.1&interface=eth1", "interface is 'eth1'; accepted: PORT=NAME"),
+        ("native?address=10.0.0.1&interface=512=eth1", "port is 512; accepted: 0..511"),
+        ("native?address=10.0.0.1&interface=1=a&interface=1=b", "port 1 is given twice"),
+        ("native?address=10.0.0.1&interface=1=a&station=10.0.0.2", "station is '10.0.0.2'; accepted"),
+        ("native?address=10.0.0.1&interface=1=a&mac=red", "mac is 'red'; accepted"),
+        ("native?address=10.0.0.1&station=10.0.0.2,02:00:00:00:00:01,1", "station without an interface"),
+    ],
+)
+def test_what_cannot_work(url: str, problem: str) -> None:
+    with pytest.raises(UsageError, match=problem):
+        parse_switch(f"rack={url}")
