@@ -96,13 +96,15 @@ def listing(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def html_table(headings: Sequence[str], rows: Iterable[Sequence[Cell]], right: Sequence[bool]) -> str:
-    """A <table>; without headings it has no head. Text is escaped, `Markup` is not.
+    """A <table> in a frame that scrolls; without headings it has no head. Text is escaped, `Markup` is not.
 
     Args:
         right: for each column, whether its cells go to the right.
     """
     head = _html_row("th", headings, right) if headings else ""
-    return f"<table>{head}{''.join(_html_row('td', row, right) for row in rows)}</table>"
+    body = "".join(_html_row("td", row, right) for row in rows)
+    # A key can scroll it only if it can have the focus.
+    return f"<div class=frame tabindex=0><table>{head}{body}</table></div>"
 
 
 def _html_row(tag: str, row: Sequence[Cell], right: Sequence[bool]) -> str:

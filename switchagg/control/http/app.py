@@ -100,6 +100,7 @@ def _add_others(app: FastAPI, service: Service) -> None:
             answer |= await service.in_thread(service.controller.queries.health)
         return JSONResponse(answer)
 
+    app.head("/healthz", include_in_schema=False)(healthz)
     shown = streaming("Prometheus' text format.", "text/plain")
 
     @app.get("/metrics", summary="Metrics", tags=["service"], **shown)
@@ -118,14 +119,15 @@ def _add_page(app: FastAPI) -> None:
             raise HTTPException(404)
         return Response(found.content, headers=dict(PAGE_HEADERS), media_type=found.media_type)
 
-    app.add_api_route("/", page, include_in_schema=False)
-    app.add_api_route("/page/{file}", page, include_in_schema=False)
+    methods = ["GET", "HEAD"]
+    app.add_api_route("/", page, methods=methods, include_in_schema=False)
+    app.add_api_route("/page/{file}", page, methods=methods, include_in_schema=False)
 
     async def docs() -> Response:
         headers = {**PAGE_HEADERS, "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
         return Response(reference.html(app.openapi()), headers=headers, media_type="text/html")
 
-    app.add_api_route("/docs", docs, include_in_schema=False)
+    app.add_api_route("/docs", docs, methods=methods, include_in_schema=False)
 
 
 def _add_failures(app: FastAPI) -> None:

@@ -1,4 +1,4 @@
-// The event log, newest first, with a filter.
+// The event log, newest first, with a filter. Changes of a job's policy that follow each other are one line.
 
 import { Filter, KeyedList, byId, h, setAttribute, setText } from "./dom.js";
 import { moment } from "./format.js";
@@ -25,27 +25,53 @@ let events = []; // newest first
 let quiet = true; // what was there before the page is not read out
 
 const filter = new Filter("event", "kind", redraw);
-const rows = new KeyedList(byId("events"), (event) => event.n, (event) => ({ element: row(event) }));
+const log = byId("events-log");
+const rows = new KeyedList(byId("events"), ({ event }) => event.n, row);
 
 const kindText = (kind) => kind.replaceAll("_", " ");
 
-function row(event) {
+function row({ event }) {
   const where = [event.job, event.switch].filter(Boolean).join(" · ");
-  return h(
+  const earlier = h("span", { class: "dim" });
+  const element = h(
     "li",
     { "data-level": LEVELS[event.kind] ?? null },
     h("time", { datetime: new Date(event.time * 1000).toISOString() }, moment(event.time)),
     h("span", { class: "kind" }, kindText(event.kind)),
-    h("span", { class: "event-text" }, event.text, where ? h("span", { class: "dim" }, ` ${where}`) : null),
+    h("span", { class: "event-text" }, event.text, where ? h("span", { class: "dim" }, ` ${where}`) : null, earlier),
   );
+  const update = ({ folded }) => {
+    setText(earlier, folded ? ` (and ${folded} earlier change${folded === 1 ? "" : "s"})` : "");
+  };
+  return { element, update };
+}
+
+/** Returns [{event, folded}]: a policy change holds the older ones of its job up to that job's next other event. */
+function fold(list) {
+  const found = [];
+  const open = new Map(); // the newest foldable item of each job
+  for (const event of list) {
+    const job = JSON.stringify([event.tenant, event.job]);
+    if (event.kind === "policy" && open.has(job)) {
+      open.get(job).folded += 1;
+      continue;
+    }
+    const item = { event, folded: 0 };
+    found.push(item);
+    if (event.kind === "policy") open.set(job, item);
+    else open.delete(job);
+  }
+  return found;
 }
 
 function redraw() {
   const texts = (event) => [event.text, event.job, event.switch, event.tenant, event.kind];
-  const wanted = events.filter((event) => filter.matches(event.kind, texts(event))).slice(0, SHOWN);
-  setAttribute(rows.parent, "aria-live", quiet ? "off" : "polite");
+  const found = events.filter((event) => filter.matches(event.kind, texts(event)));
+  const all = filter.select.value === "policy"; // who asks for these alone wants to see them
+  const wanted = (all ? found.map((event) => ({ event, folded: 0 })) : fold(found)).slice(0, SHOWN);
+  setAttribute(log, "aria-live", quiet ? "off" : "polite");
   rows.update(wanted);
-  rows.parent.hidden = wanted.length === 0;
+  log.hidden = wanted.length === 0;
   byId("events-empty").hidden = wanted.length > 0;
   setText(byId("events-empty"), events.length ? "No event is like that." : "Nothing has happened yet.");
   quiet = false;

@@ -47,7 +47,8 @@ def test_html_escapes_text_but_no_markup() -> None:
     assert "<td>&lt;one&gt;</td><td class=n>1</td>" in shown
     assert "<th>word</th><th class=n>number</th>" in shown
     assert "<small>A note.</small>" in shown
-    assert html_table((), [(Markup("<b>x</b>"),)], (False,)) == "<table><tr><td><b>x</b></td></tr></table>"
+    table = html_table((), [(Markup("<b>x</b>"),)], (False,))
+    assert table == "<div class=frame tabindex=0><table><tr><td><b>x</b></td></tr></table></div>"
 
 
 def test_markdown_escapes_bars() -> None:

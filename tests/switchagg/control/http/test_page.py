@@ -427,3 +427,23 @@ def test_every_control_has_a_name(page: Page, fake: FakeController) -> None:
     roles = [node.get("role", {}).get("value") for node in nodes if not node.get("ignored")]
     assert roles.count("button") >= 5
     assert "log" in roles or not fake.events
+
+
+def test_policy_changes_of_a_job_are_one_line(page: Page, fake: FakeController) -> None:
+    fake.add_event("opened", "Job train opened.", job="train")
+    for number in range(5):
+        fake.add_event("policy", f"Blocks of {16 << number}.", job="train")
+        fake.add_event("policy", f"Other blocks of {16 << number}.", job="other")
+    opened(page, fake)
+    page.wait("document.querySelectorAll('#events li').length === 3")
+    assert page.text("#events li .event-text") == "Other blocks of 256. other (and 4 earlier changes)"
+    fake.add_event("lost", "Rank 3 was lost.", job="train", rank=3)
+    fake.add_event("policy", "Dense.", job="train")
+    page.wait("document.querySelectorAll('#events li').length === 5")
+    assert page.text("#events li .event-text") == "Dense. train"
+    page.evaluate(
+        "(() => { const s = document.querySelector('#event-kind'); s.value = 'policy'; "
+        "s.dispatchEvent(new Event('change')); })()"
+    )
+    page.wait("document.querySelectorAll('#events li').length === 11")
+    assert page.errors == []

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import http.client
 import re
+from urllib.parse import urlsplit
 
 import pytest
 
+from switchagg.control.embedded import EmbeddedController
 from switchagg.control.http.page_files import PAGE_HEADERS, page_file
 
 
@@ -48,3 +51,20 @@ def test_the_page_fits_its_own_policy() -> None:
     assert not re.search(r"\s(?:style|on\w+)=", text)
     assert not re.search(r"<script(?![^>]*\bsrc=)", text)
     assert not re.search(r"https?://", text)
+
+
+@pytest.mark.parametrize("path", ["/", "/page/main.js", "/docs", "/healthz"])
+def test_head_is_answered_as_get_without_a_body(path: str) -> None:
+    with EmbeddedController() as controller:
+        url = urlsplit(controller.url)
+        connection = http.client.HTTPConnection(url.hostname or "", url.port or 0, timeout=10)
+        answers = []
+        for method in ("GET", "HEAD"):
+            connection.request(method, path)
+            answer = connection.getresponse()
+            answers.append((answer.status, answer.getheader("content-length")))
+            body = answer.read()
+        connection.close()
+    assert answers[0] == answers[1]
+    assert answers[0][0] == 200
+    assert body == b""

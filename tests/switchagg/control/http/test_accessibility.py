@@ -1,0 +1,71 @@
+"""axe-core finds nothing on the page and on a report, light and dark, at three widths.
+
+SWITCHAGG_AXE is the path of axe.min.js, which `npm install axe-core` has in node_modules/axe-core.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from switchagg.report import page as report
+from switchagg.report.table import html_table
+from tests.browser import Page
+from tests.switchagg.control.http.fake_controller import FakeController, fake_controller, job, switch
+
+AXE = os.environ.get("SWITCHAGG_AXE", "")
+pytestmark = pytest.mark.skipif(not Path(AXE).is_file(), reason="SWITCHAGG_AXE names no axe.min.js")
+LIVE = "document.querySelector('#connection')?.dataset.state === 'live'"
+LOOKS = [(width, theme) for width in (1440, 820, 390) for theme in ("light", "dark")]
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeController]:
+    with fake_controller() as running:
+        running.jobs = [job("train"), job("other", state="queued")]
+        running.switches = [switch(jobs=running.jobs[:1])]
+        running.add_event("opened", "Job train opened.", job="train")
+        running.add_event("lost", "Rank 3 was lost.", job="train", rank=3)
+        yield running
+
+
+def _findings(page: Page) -> list[str]:
+    page.evaluate(Path(AXE).read_text() + "; 0")
+    found = page.evaluate("axe.run().then((r) => JSON.stringify(r.violations))")
+    return [
+        f"{each['id']}: {[node['html'][:120] for node in each['nodes'][:3]]}" for each in json.loads(found)
+    ]
+
+
+@pytest.mark.parametrize(("width", "theme"), LOOKS)
+def test_the_page(page: Page, fake: FakeController, width: int, theme: str) -> None:
+    page.resize(width, 900)
+    page.prefer(prefers_color_scheme=theme)
+    page.call("Page.setBypassCSP", enabled=True)
+    page.open(fake.url)
+    page.wait(LIVE)
+    page.wait("document.querySelectorAll('#events li').length === 2")
+    page.click("tr.job button")
+    page.wait("document.querySelector('.detail')")
+    assert _findings(page) == []
+
+
+@pytest.mark.parametrize(("width", "theme"), LOOKS)
+def test_a_report(page: Page, tmp_path: Path, width: int, theme: str) -> None:
+    file = tmp_path / "index.html"
+    headings = [f"activity {number}" for number in range(9)]
+    table = html_table(headings, [["26.4 MB"] * 9], [True] * 9)
+    sections = [report.section("Fewer bytes", table + "<pre>switchagg demo</pre>")]
+    file.write_text(
+        report.page("t", "Training", "Four processes.", ["a hint"], [report.card("1", "x")], sections)
+    )
+    page.resize(width, 900)
+    page.prefer(prefers_color_scheme=theme)
+    page.open(file.as_uri())
+    page.wait("document.querySelector('section')")
+    assert _findings(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
