@@ -53,9 +53,12 @@ class Counted(Compressor):
     def check(self, size: int, round: Round) -> None:
         self.inner.prepare(size, round)
 
-    def share(self, x: Floats, round: Round) -> Words | None:
+    def share(self, x: Floats, round: Round) -> Words | Message | None:
         words = self.inner.share(x, round)
-        self._shared_bits = 0 if words is None else 32 * words.size
+        if isinstance(words, Message):
+            self._shared_bits = words.payload_bits
+        else:
+            self._shared_bits = 0 if words is None else 32 * words.size
         return words
 
     def encode(self, x: Floats, shared: Words | None, round: Round) -> Message:

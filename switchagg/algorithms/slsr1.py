@@ -1,10 +1,10 @@
-"""Distributed S-LSR1: quasi-Newton steps from sampled curvature, with one reduction an iteration.
+"""Seeded S-LSR1: quasi-Newton steps from sampled curvature, with one reduction an iteration.
 
 Berahas, Jahani, Richtarik, Takac, "Quasi-Newton Methods for Machine Learning: Forget the Past, Just Sample"
-(arXiv 1901.09997); distributed: Jahani et al. (arXiv 1905.13096). Curvature is not collected along the way
-but sampled anew at every iterate: m directions S, and Y = Hessian times S. The naive distributed form sends
-S, then sums gradient, loss and Y in rounds of their own. Here S comes from a seed that all workers share, so
-that one sum carries everything:
+(arXiv 1901.09997). Curvature is not collected along the way but sampled anew at every iterate: m directions
+S, and Y = Hessian times S. The naive distributed form (Jahani et al., arXiv 1905.13096, section 2) sends S,
+then sums gradient, loss and Y in rounds of their own. Here S comes from a seed that all workers share, so
+that one sum carries everything. It carries Y, d m numbers; `dslsr1` is that paper's method, which does not:
 
     reduce [ f_i(x+p), grad f_i(x+p), Hess f_i(x+p) S ]        1 + d + d m numbers, at the trial point
     accept or reject by  (F(x) - F(x+p)) / predicted
@@ -29,7 +29,7 @@ from switchagg.errors import UsageError, require
 if TYPE_CHECKING:
     from worker_lib.session import Session
 
-_ACCEPT: Final = 1e-4  # of the predicted decrease
+ACCEPT: Final = 1e-4  # of the predicted decrease
 _GOOD: Final = 0.75
 _POOR: Final = 0.25
 _SKIP: Final = 1e-8  # SR1's rule: curvature so small against its vectors is left out
@@ -93,12 +93,8 @@ class Slsr1:
         # Differences of nearly equal losses say nothing: there the model is as good as the loss.
         noise = 1e-12 * max(abs(self.loss), abs(loss))
         ratio = (self.loss - loss + noise) / (predicted + noise)
-        size = float(np.linalg.norm(move))
-        if ratio < _POOR:
-            self.radius = size / 4
-        elif ratio > _GOOD and size > 0.8 * self.radius:
-            self.radius *= 2
-        if ratio > _ACCEPT:
+        self.radius = next_radius(ratio, float(np.linalg.norm(move)), self.radius)
+        if ratio > ACCEPT:
             self.x = self.x + move
             self.loss, self.gradient, self._curved = loss, gradient, curved
         else:
@@ -116,6 +112,13 @@ class Slsr1:
         message = np.concatenate([[p.loss(x)], p.gradient(x), p.hessian_product(x, self._sample).reshape(-1)])
         self._session.allreduce(message, op="avg", bits=self._bits, blocks="dense")
         return float(message[0]), message[1 : 1 + d].copy(), message[1 + d :].reshape(d, self._memory)
+
+
+def next_radius(ratio: float, size: float, radius: float) -> float:
+    """Returns the trust region's next radius, from a step's size and its decrease over the predicted one."""
+    if ratio < _POOR:
+        return size / 4
+    return 2 * radius if ratio > _GOOD and size > 0.8 * radius else radius
 
 
 def trust_region_step(

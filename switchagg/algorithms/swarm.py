@@ -9,7 +9,12 @@ Local Updates*, NeurIPS 2021, arXiv 1910.12308.
 
 A pair is a group with slots of its own. In one collective of all workers a slot would wait for everybody, and
 each would be sent every pair's sum; a pair's slot is full after two packets, and its RESULT goes to two
-ranks. Nobody waits for a third, which is the point of the method.
+ranks, so that no pair waits for a third rank in a meeting.
+
+**Not as in the paper.** There, meetings happen at the times of a Poisson process and a worker averages with
+whoever is there, so that nobody waits. Here they go in rounds whose pairs are drawn from the seed beforehand,
+because slots are given to a pair in advance: the partner of a slow worker waits for it, and the partner's
+next partner in turn.
 
 A pair's models are near each other, not near zero, so their difference needs few bits: coordinates are sent
 modulo 2^bits and decoded next to one's own model (as in the paper, after Davies et al., arXiv 2002.09268).

@@ -269,7 +269,7 @@ def _run(
     plan: Mapping[str, Any], problem: Regression, session: Any, log: Any
 ) -> tuple[Array, dict[str, Any]]:
     """Carries out one run; returns x, and further figures of the method."""
-    from switchagg.algorithms import adaptive, ibcd, isega
+    from switchagg.algorithms import ibcd, isega
     from switchagg.algorithms.diana import Diana
     from switchagg.algorithms.vr_diana import VrDiana
 
@@ -291,16 +291,11 @@ def _run(
                 arguments["step"] = times / constants(problem, session).smoothness
             diana = Diana if plan["method"] == "diana" else VrDiana
             method = diana(problem, session, compressor=compressor, **arguments)
-        case "adaptive":
-            method = adaptive.Adaptive(problem, session, cost=_cost(plan["cost"]), **arguments)
         case other:
             raise ValueError(f"no method {other!r}")
     x = drive(method, session, plan["steps"], log)
     extra: dict[str, Any] = {}
-    if plan["method"] == "adaptive":
-        later = method.counts[1:] or [0]
-        extra = {"mean_level": sum(later) / len(later), "least": min(later), "most": max(later)}
-    elif hasattr(method, "gamma"):
+    if hasattr(method, "gamma"):
         extra = {"gamma": method.gamma, "bound": method.gamma_bound}
     return x, extra
 
@@ -316,17 +311,3 @@ def _compressor(spec: Mapping[str, Any]) -> Compressor:
     else:
         parts.append(SharedExponent(bits=32))
     return chain(*parts)
-
-
-def _cost(spec: Mapping[str, Any]) -> Any:
-    from switchagg.algorithms import cost
-
-    match spec["model"]:
-        case "payload":
-            return cost.PayloadBits()
-        case "packets":
-            return cost.SwitchCost(spec["words"], unit="packets")
-        case "bytes":
-            return cost.SwitchCost(spec["words"], unit="bytes")
-        case other:
-            raise ValueError(f"no cost model {other!r}")

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from worker_lib.compress import Message, Round
+
 if TYPE_CHECKING:
     from worker_lib.compress import Compressor
 
@@ -30,8 +32,6 @@ class Lockstep:
     """
 
     def __init__(self, make: Callable[[], Compressor], workers: int) -> None:
-        from worker_lib.compress import Round
-
         self._each = [(make(), Round(rank, workers)) for rank in range(workers)]
         self.bits = 0
 
@@ -40,18 +40,29 @@ class Lockstep:
         every = [(c, round, x) for (c, round), x in zip(self._each, xs, strict=True)]
         for c, round, x in every:
             c.prepare(x.size, round)
-        words = [c.share(x, round) for c, round, x in every]
-        shared = None if words[0] is None else np.bitwise_or.reduce([w for w in words if w is not None])
+        first = [c.share(x, round) for c, round, x in every]
+        shared = None
+        if isinstance(first[0], Message):
+            self.bits += first[0].payload_bits
+            shared = _summed([m for m in first if isinstance(m, Message)])
+        elif first[0] is not None:
+            self.bits += 32 * first[0].size
+            shared = np.bitwise_or.reduce([w for w in first if isinstance(w, np.ndarray)])
         messages = [c.encode(x, shared, round) for c, round, x in every]
-        self.bits += messages[0].payload_bits + (0 if shared is None else 32 * shared.size)
-        total = messages[0].values.copy()
-        for message in messages[1:]:
-            total += message.values  # int32 wraps, as a switch's words do
+        self.bits += messages[0].payload_bits
+        total = _summed(messages)
         results = [
             c.decode(total.copy(), message, shared, round)
             for (c, round, _), message in zip(every, messages, strict=True)
         ]
         return np.asarray(results[0] / len(results))
+
+
+def _summed(messages: Sequence[Message]) -> Array:
+    total = messages[0].values.copy()
+    for message in messages[1:]:
+        total += message.values  # int32 wraps, as a switch's words do
+    return total
 
 
 def best_of(

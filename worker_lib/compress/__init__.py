@@ -8,6 +8,7 @@ from worker_lib.compress.dithering import Dithering
 from worker_lib.compress.intsgd import IntSGD
 from worker_lib.compress.memories import EF21, Differences, ErrorFeedback
 from worker_lib.compress.modular import Modular
+from worker_lib.compress.power import PowerSGD
 from worker_lib.compress.rotation import Rotation
 from worker_lib.compress.rounding import StochasticRounding
 from worker_lib.compress.shared_exponent import SharedExponent
@@ -22,6 +23,7 @@ __all__ = [
     "IntSGD",
     "Message",
     "Modular",
+    "PowerSGD",
     "RandomBlocks",
     "RangeError",
     "Rotation",

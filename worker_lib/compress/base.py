@@ -3,6 +3,7 @@
 A switch sums 32-bit words (and ORs them); it cannot decode. So compression has to commute with the sum:
 
     x_i --share--> words --OR over ranks--> shared          (only methods that need a common scale)
+              `--> Message --SUM over ranks--> shared       (only methods of two sums)
     x_i --encode(shared)--> Message --SUM over ranks--> total --decode--> sum of Q_i(x_i), equal at all ranks
                                |
                                +--own--> Q_i(x_i): this rank's addend (memories need it)
@@ -20,7 +21,7 @@ import copy
 import weakref
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -30,7 +31,7 @@ import numpy.typing as npt
 from switchagg.errors import UsageError
 
 Floats = npt.NDArray[Any]  # one-dimensional, float32 or float64
-Words = npt.NDArray[np.uint32]
+Words = npt.NDArray[Any]  # uint32 from an OR; a message's values from a SUM
 
 
 class RangeError(UsageError):
@@ -152,8 +153,9 @@ class Compressor(ABC):
     def check(self, size: int, round: Round) -> None:  # noqa: B027  (most methods have nothing to check)
         """Checks this method's own parameters; called by `prepare`, with the same errors."""
 
-    def share(self, x: Floats, round: Round) -> Words | None:
-        """Returns words for an OR over all ranks before they encode, or None if no such round is needed."""
+    def share(self, x: Floats, round: Round) -> Words | Message | None:
+        """Returns words for an OR over all ranks before they encode, or a message for a SUM; None if no such
+        round is needed."""
         return None
 
     @abstractmethod
@@ -162,7 +164,7 @@ class Compressor(ABC):
 
         Args:
             x: this rank's vector.
-            shared: the OR over all ranks of what `share` returned.
+            shared: the OR, or the SUM, over all ranks of what `share` returned.
             round: the participants.
         """
 
@@ -244,6 +246,11 @@ class Compressor(ABC):
         Writing to it changes the state.
         """
         return dict(self._memory)
+
+    def lay_out(self, shapes: Sequence[tuple[int, ...]]) -> None:
+        """Tells the shapes of the tensors that x is made of, in its order; for methods that use them."""
+        for part in self.parts():
+            part.lay_out(shapes)
 
     def restore_memories(self, memories: Mapping[str, Floats]) -> None:
         """Sets memories to copies, for example after a tensor was cut into other buckets.

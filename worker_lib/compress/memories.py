@@ -52,7 +52,7 @@ class Remembering(Compressor):
                 raise UsageError(f"memory {name!r} has {memory.size} elements, and x has {size}")
         self.inner.prepare(size, round)
 
-    def share(self, x: Floats, round: Round) -> Words | None:
+    def share(self, x: Floats, round: Round) -> Words | Message | None:
         """Returns the inner compressor's shared words."""
         return self.inner.share(self.ahead(x), round)
 

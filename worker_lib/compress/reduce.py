@@ -1,11 +1,11 @@
 """One all-reduce of a vector that travels compressed.
 
     session.allreduce(x, compressor=compressor)
-        prepare -> [share -> OR over ranks] -> encode -> SUM over ranks -> decode -> x
+        prepare -> [share -> OR or SUM over ranks] -> encode -> SUM over ranks -> decode -> x
 
-The switch does a sum and, for methods with a common scale, an OR before it. The asynchronous form too waits
-for the OR at once: ranks must agree on the order of their collectives, and the sum cannot be sent before its
-scale is known.
+The switch does a sum and, for methods with a common scale, an OR before it, or for PowerSGD another sum. The
+asynchronous form too waits for the first at once: ranks must agree on the order of their collectives, and the
+second cannot be sent before the first is known.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import numpy as np
 from switchagg.errors import UsageError
 from worker_lib.arguments import SumOptions, TensorView, checked_out, raw_bytes, view
 from worker_lib.calls import prepare_sum
-from worker_lib.compress.base import Compressor, Floats, Round
-from worker_lib.plan import DType, Kind, Words
+from worker_lib.compress.base import Compressor, Floats, Message, Round, Words
+from worker_lib.plan import DType, Kind
 from worker_lib.quantize import STORAGE, narrow, widen
 from worker_lib.session_state import SessionState
 from worker_lib.work import Agreed, MembershipChanged, Prepared, Retry, Work
@@ -89,7 +89,7 @@ def _prepare(
         if shared is not None:
             own, tag = shared, compressor.tag()
             try:
-                shared = scale.get(state, lambda: _ored(state, own, round, tag, timeout))
+                shared = scale.get(state, lambda: _agreed(state, own, round, tag, timeout))
             except MembershipChanged:
                 raise Retry from None
         message = compressor.encode(flat, shared, round)
@@ -119,16 +119,21 @@ def _prepare(
     return prepared
 
 
-def _ored(state: SessionState, words: Words, round: Round, tag: str, timeout: float | None) -> Words:
-    """The OR of all ranks' words, in place; for the ranks that `round` is of."""
+def _agreed(
+    state: SessionState, own: Words | Message, round: Round, tag: str, timeout: float | None
+) -> Words:
+    """The OR of all ranks' words, in place, or the SUM of messages; for the ranks that `round` is of."""
 
     def prepare() -> Prepared:
         if (state.rank, state.world_size) != (round.rank, round.world_size):
             raise MembershipChanged
-        return prepare_sum(state, words, None, SumOptions("or", tag=tag, kind=Kind.COMPRESSED))
+        if not isinstance(own, Message):
+            return prepare_sum(state, own, None, SumOptions("or", tag=tag, kind=Kind.COMPRESSED))
+        options = SumOptions("sum", own.bits, None, own.blocks, own.block_size, tag=tag, kind=Kind.COMPRESSED)
+        return prepare_sum(state, own.values, np.empty_like(own.values), options)
 
-    ored: Words = Work(state, prepare, timeout, background=False).wait()
-    return ored
+    found: Words = Work(state, prepare, timeout, background=False).wait()
+    return found
 
 
 def _flat(v: TensorView, dtype: DType) -> Floats:

@@ -91,7 +91,7 @@ class Sparsifier(Compressor):
         """Returns the most elements that the inner compressor gets of a vector of this size."""
         return size
 
-    def share(self, x: Floats, round: Round) -> Words | None:
+    def share(self, x: Floats, round: Round) -> Words | Message | None:
         """Returns the inner compressor's shared words."""
         self._chosen = self._choose(x, round)
         return self.inner.share(self._chosen[1], round)

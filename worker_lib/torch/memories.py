@@ -126,6 +126,7 @@ class BucketCompressors:
         if names not in self._of:
             # A rank that comes later has seen fewer buckets: the stream is that of the names alone.
             compressor = self._prototype.fork(zlib.crc32("\0".join(names).encode()))
+            compressor.lay_out([tuple(parameter.shape) for parameter in parameters])
             self._hand_over(names, compressor)
             self._put(names, compressor)
         return self._of[names]

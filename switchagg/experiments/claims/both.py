@@ -17,9 +17,9 @@ from switchagg.report.table import Table
 WORKERS: Final = 8
 WORDS: Final = 64
 BLOCK: Final = 16
-LEVELS: Final = (4, 16, 64)
+LEVELS: Final = (1, 4, 16)
 SHARES: Final = (0.0625, 0.125, 0.25)
-STEPS: Final = (0.1, 0.15, 0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 1.8)  # of 1 / L
+STEPS: Final = (0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 1.8)  # of 1 / L
 ACCURACY: Final = 1e-3
 PROBLEM: Final = {"name": "digits", "loss": "ridge", "l2": 0.01, "pairs": 193}
 

@@ -39,7 +39,10 @@ class Table:
         for c, x, r in everyone:
             c.prepare(x.size, r)
         words = [c.share(x, r) for c, x, r in everyone]
-        shared = None if words[0] is None else np.bitwise_or.reduce(words)
+        if isinstance(words[0], Message):
+            shared = np.sum([w.values for w in words], axis=0, dtype=words[0].values.dtype)
+        else:
+            shared = None if words[0] is None else np.bitwise_or.reduce(words)
         self.messages = [c.encode(x, shared, r) for c, x, r in everyone]
         total = self.messages[0].values.copy()
         for message in self.messages[1:]:

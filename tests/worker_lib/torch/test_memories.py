@@ -24,7 +24,9 @@ from worker_lib.compress import (
     Dithering,
     ErrorFeedback,
     IntSGD,
+    PowerSGD,
     RandomBlocks,
+    Rotation,
     TopBlocks,
     chain,
 )
@@ -35,6 +37,8 @@ COMPRESSORS: list[tuple[Compressor, float]] = [
     (Dithering(bits=8, block=256), 0.1),
     (ErrorFeedback(chain(TopBlocks(tau=0.3, block=16), Dithering(bits=8))), 0.5),
     (IntSGD(bits=8), 0.5),
+    (ErrorFeedback(Rotation(bits=8, block=64)), 0.1),
+    (ErrorFeedback(PowerSGD(rank=2)), 0.5),
     (Differences(chain(RandomBlocks(tau=0.5, block=16), Dithering(bits=8))), 0.5),
 ]
 
