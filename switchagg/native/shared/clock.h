@@ -12,6 +12,8 @@ inline int64_t now_ns() {
       .count();
 }
 
+using Clock = int64_t (*)();  // a function like now_ns(), handed to those whose time may be another's
+
 inline timespec timespec_of(int64_t ns) {
   return {static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
 }

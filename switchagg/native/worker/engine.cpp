@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cfenv>
 #include <chrono>
+#include <utility>
 
 #include "switchagg/native/shared/clock.h"
 #include "switchagg/native/shared/thread.h"
@@ -25,6 +26,7 @@ class DefaultArithmetic {
   fenv_t saved_;
 };
 
+constexpr int64_t kAtOnce = 0;             // returned by step()
 constexpr uint64_t kScanBudget = 1 << 20;  // elements scanned before the engine checks the clock and the port
 // Elements a segment. A dense segment is quantized from the cache after its scan; of a sparse one little is read again, so it
 // is large.
@@ -42,8 +44,10 @@ Step::Kind kind_of_step(const Call& call, uint32_t number) {
   return kinds[number > 0 && !call.exponents_apart() ? number + 1 : number];
 }
 
-Engine::Engine(std::unique_ptr<Port> port, const Admission& admission)
-    : port_(std::move(port)),
+Engine::Engine(std::unique_ptr<Port> port, const Admission& admission, Surroundings surroundings)
+    : clock_(surroundings.clock),
+      background_thread_(surroundings.background_thread),
+      port_(std::move(port)),
       admission_(admission),
       stride_(wire::kHeaderBytes + 4 * admission.words),
       window_(admission.slots, batch(), admission.window_limit),
@@ -83,7 +87,7 @@ bool Engine::submit(std::shared_ptr<Collective> work, int64_t timeout_ns, bool b
   work->index = calls_++;
   work->call.call_number = static_cast<uint32_t>(work->index);
   work->generation = generation;
-  const int64_t now = now_ns();
+  const int64_t now = clock_();
   work->submitted_at = now;
   if (broken_ || work->index >= failed_from_) {
     set_status(*work, broken_ ? Status::aborted : Status::lost);
@@ -94,8 +98,7 @@ bool Engine::submit(std::shared_ptr<Collective> work, int64_t timeout_ns, bool b
   if (busy_since_ < 0) busy_since_ = now;
   ++stats_.collectives;
   if (background) {
-    background_wanted_ = true;  // also while a thread drives, which may leave before this one is done
-    if (!thread_) thread_.emplace([this] { this->background(); });
+    begin_background();  // also while a thread drives, which may leave before this one is done
   }
   if (driving_) {
     port_->wake();
@@ -107,9 +110,9 @@ bool Engine::submit(std::shared_ptr<Collective> work, int64_t timeout_ns, bool b
 
 Status Engine::wait(Collective& work, int64_t slice_ns) {
   auto lock = contend();
-  const int64_t until = now_ns() + slice_ns;
+  const int64_t until = clock_() + slice_ns;
   while (work.status == Status::pending) {
-    const int64_t now = now_ns();
+    const int64_t now = clock_();
     if (now >= until) break;
     if (driving_ || !has_work()) {
       const bool idle = !driving_;
@@ -122,6 +125,11 @@ Status Engine::wait(Collective& work, int64_t slice_ns) {
     drive(lock, &work, until);
   }
   return work.status;
+}
+
+void Engine::begin_background() {
+  background_wanted_ = true;
+  if (!thread_ && background_thread_) thread_.emplace([this] { background(); });
 }
 
 void Engine::background() {
@@ -166,7 +174,7 @@ EngineStats Engine::stats() {
   EngineStats s = stats_;
   s.retransmissions = past_retransmissions_ + window_.retransmissions();
   s.packet_numbers = past_packets_ + std::max(window_.next(), replay_end_);
-  if (busy_since_ >= 0) s.busy_ns += now_ns() - busy_since_;
+  if (busy_since_ >= 0) s.busy_ns += clock_() - busy_since_;
   s.srtt_ns = window_.srtt();
   s.rto_ns = window_.rto();
   s.cwnd = window_.cwnd();
@@ -185,7 +193,7 @@ PortCounters Engine::port_counters() {
 int64_t Engine::silence_ns(uint64_t completed) {
   auto lock = contend();
   if (queue_.empty() || queue_.front()->index < completed || last_result_ == 0) return 0;
-  return now_ns() - last_result_;
+  return clock_() - last_result_;
 }
 
 bool Engine::probe(int64_t timeout_ns) {
@@ -206,8 +214,8 @@ bool Engine::probe(int64_t timeout_ns) {
   const Segment segments[] = {{packet, wire::kHeaderBytes}};
   for (int i = 0; i < kTimes; ++i) {
     port_->send(to, segments);
-    const int64_t until = now_ns() + timeout_ns / kTimes;
-    for (int64_t left = timeout_ns / kTimes; left > 0; left = until - now_ns()) {
+    const int64_t until = clock_() + timeout_ns / kTimes;
+    for (int64_t left = timeout_ns / kTimes; left > 0; left = until - clock_()) {
       if (!port_->wait(left)) break;
       received_.clear();
       port_->receive(received_);
@@ -257,54 +265,66 @@ bool Engine::waits_for_plans() const {
 void Engine::drive(std::unique_lock<std::mutex>& lock, Collective* until, int64_t until_ns) {
   const DefaultArithmetic arithmetic;
   driving_ = true;
-  int64_t now = now_ns();
-  if (last_result_ == 0 || window_.outstanding() == 0) last_result_ = now;
-  // True if the socket may hold packets. Reading costs a system call, which matters for small collectives, so the engine
-  // reads only between two batches, after a wait, and before it acts on a timer.
-  bool unread = true;
-  while (has_work() && !closing_ && (!until || until->status == Status::pending)) {
-    const bool stepped = advance();
-    const bool sent = send_new(now);
-    if (stepped || sent || unread) now = now_ns();
-    const bool more = stepped || (sent && window_.room() > 0 && sendable() > 0);
-    if (more || unread) {
-      unread = receive(now);
-      now = now_ns();
-    }
+  bool arrived = true;
+  int64_t now = clock_();
+  while (has_work() && !closing_ && (!until || until->status == Status::pending) && now < until_ns) {
+    const int64_t limit = std::min(step(now, arrived), until_ns);
+    arrived = false;
     if (!has_work() || (until && until->status != Status::pending)) break;
-    if (expire(now) || now >= until_ns) break;
     if (contenders_.load()) {
       lock.unlock();
       while (contenders_.load()) std::this_thread::yield();
       lock.lock();
+    } else if (limit > now) {
+      const bool planning = waits_for_plans();
+      lock.unlock();
+      arrived = port_->wait(std::min<int64_t>(limit - now, 1000000000));
+      lock.lock();
+      const int64_t woke = clock_();
+      stats_.wait_ns += woke - now;
+      if (planning) stats_.plan_ns += woke - now;
+      now = woke;
       continue;
     }
-    if (more || unread) {
-      unread = false;  // try to send first; read again when there is nothing else to do
-      continue;
-    }
-    const int64_t timer = window_.loss_timer();
-    if ((timer >= 0 && timer <= now) || window_.gaps()) {
-      if (receive(now)) continue;
-      now = now_ns();
-      if (retransmit(now)) continue;
-    }
-    int64_t limit = queue_.empty() ? until_ns : std::min(queue_.front()->deadline, until_ns);
-    if (timer >= 0) limit = std::min(limit, timer);
-    limit = std::max<int64_t>(limit - now, 0);
-    const bool planning = waits_for_plans();
-    port_->set_busy_poll(window_.outstanding() <= window_.batch());
-    lock.unlock();
-    unread = port_->wait(std::min<int64_t>(limit, 1000000000));
-    lock.lock();
-    const int64_t woke = now_ns();
-    stats_.wait_ns += woke - now;
-    if (planning) stats_.plan_ns += woke - now;
-    now = woke;
+    now = clock_();
   }
   driving_ = false;
   // Somebody else may have work left, or be waiting for what was finished here.
   changed_.notify_all();
+}
+
+int64_t Engine::step(int64_t now, bool arrived) {
+  unread_ |= arrived;
+  if (expire(now)) return INT64_MAX;
+  if (!has_work()) return queue_.empty() ? INT64_MAX : queue_.front()->deadline;
+  if (next_ == Next::send) {
+    if (last_result_ == 0 || window_.outstanding() == 0) last_result_ = now;
+    const bool stepped = advance();
+    const bool sent = send_new(now);
+    more_ = stepped || (sent && window_.room() > 0 && sendable() > 0);
+    if (!more_ && !unread_) return pause(now);
+    next_ = Next::receive;
+    return kAtOnce;
+  }
+  const Next what = std::exchange(next_, Next::send);
+  const bool received = receive(now);
+  unread_ = false;  // send first, and read again when there is nothing else to do
+  if (received || (what == Next::receive ? more_ : retransmit(now))) return kAtOnce;
+  return what == Next::receive ? pause(now) : until_timer(now);
+}
+
+// There is nothing to send, nor to read. A look at timers comes after one more at the port.
+int64_t Engine::pause(int64_t now) {
+  const int64_t timer = window_.loss_timer();
+  if ((timer < 0 || timer > now) && !window_.gaps()) return until_timer(now);
+  next_ = Next::retransmit;
+  return kAtOnce;
+}
+
+int64_t Engine::until_timer(int64_t now) {
+  port_->set_busy_poll(window_.outstanding() <= window_.batch());
+  const int64_t timer = window_.loss_timer(), deadline = queue_.empty() ? INT64_MAX : queue_.front()->deadline;
+  return std::max(timer < 0 ? deadline : std::min(timer, deadline), now + 1);
 }
 
 // Takes the sending collective to its next step where that needs no packet. True if something was done.
@@ -351,7 +371,7 @@ bool Engine::start_step(Collective& c) {
   Step step{Step::Kind::header, 0, 0, 0, 0};
   if (c.next_step > 0) step = {kind_of_step(c.call, c.lag), c.turn - c.lag, 0, 0, 0};
   uint64_t packets = 1;
-  const int64_t before = now_ns();
+  const int64_t before = clock_();
   if (step.kind == Step::Kind::plan || (step.kind == Step::Kind::header && c.header_has_plan)) {
     SegmentState& s = c.segments[step.segment];
     if (!s.plan) {
@@ -360,7 +380,7 @@ bool Engine::start_step(Collective& c) {
     }
     if (s.plan && !s.plan->scanned()) {
       s.plan->scan(kScanBudget);
-      const int64_t spent = now_ns() - before;
+      const int64_t spent = clock_() - before;
       stats_.scan_ns += spent;
       if (!c.opened) c.scanned_before += spent;
       return true;
@@ -387,7 +407,7 @@ bool Engine::start_step(Collective& c) {
       stats_.blocks_union += s.sequence->union_blocks();
       stats_.blocks_own += s.call.sparse ? s.plan->own_blocks() : s.call.blocks();
     }
-    stats_.scan_ns += now_ns() - before;
+    stats_.scan_ns += clock_() - before;
   }
   if (c.next_step++ > 0) {
     const uint32_t kinds = kinds_of_steps(c.call);
@@ -431,7 +451,7 @@ void Engine::step_done(Collective& c, const Step& step) {
 }
 
 void Engine::note_policy(const Collective& c) {
-  const int64_t now = now_ns(), since = std::max(c.opened_at, completed_at_);
+  const int64_t now = clock_(), since = std::max(c.opened_at, completed_at_);
   completed_at_ = now;
   if (!c.call.auto_zeros) return;
   ++stats_.policy_collectives;
@@ -486,7 +506,7 @@ bool Engine::send_new(int64_t now) {
   if (count == 0) return false;
   count = std::min(count, batch);
   Collective* const c = window_.next() < replay_end_ ? nullptr : queue_[sending_].get();
-  const int64_t before = now_ns();
+  const int64_t before = clock_();
   for (uint32_t i = 0; i < count; ++i) {
     const uint64_t packet_number = window_.next() + i;
     const bool filled = c ? build(*c, packet_number) : has_payload_[packet_number & (admission_.slots - 1)];
@@ -494,7 +514,7 @@ bool Engine::send_new(int64_t now) {
   }
   stats_.data_packets += data_.size();
   stats_.skip_packets += skips_.size();
-  const int64_t built = now_ns();
+  const int64_t built = clock_();
   stats_.quantize_ns += built - before;
   // RESULTs of plans wait for other ranks, so their round trips do not measure the network.
   window_.sent(count, now, c && c->active.back().sums());
@@ -503,13 +523,13 @@ bool Engine::send_new(int64_t now) {
 }
 
 void Engine::transmit() {
-  const int64_t before = now_ns();
+  const int64_t before = clock_();
   const Endpoint to[] = {admission_.switch_at};
   port_->send(to, data_);
   port_->send(to, skips_);
   data_.clear();
   skips_.clear();
-  stats_.send_ns += now_ns() - before;
+  stats_.send_ns += clock_() - before;
 }
 
 bool Engine::retransmit(int64_t now) {
@@ -531,7 +551,7 @@ bool Engine::retransmit(int64_t now) {
 bool Engine::receive(int64_t now) {
   received_.clear();
   port_->receive(received_);
-  const int64_t got = now_ns();
+  const int64_t got = clock_();
   stats_.receive_ns += got - now;
   if (received_.empty()) return false;
   accepted_.clear();
@@ -552,7 +572,7 @@ bool Engine::receive(int64_t now) {
       continue;
     }
     const bool is_new = ahead >= 0 && window_.on_result(window_.base() + static_cast<uint64_t>(ahead));
-    if (h.reply != 0) window_.answered(h.reply, is_new, got);
+    if (h.reply != 0) window_.answered(h.reply, is_new, now);
     if (!is_new) {
       ++stats_.ignored;
       continue;
@@ -562,11 +582,10 @@ bool Engine::receive(int64_t now) {
     on_result(packet_number, filled ? r.words : nullptr);
   }
   stats_.results += accepted_.size();
-  const int64_t decoded = now_ns();
-  stats_.decode_ns += decoded - got;
+  stats_.decode_ns += clock_() - got;
   if (!accepted_.empty()) {
-    last_result_ = decoded;
-    window_.acknowledge(accepted_, got);
+    last_result_ = now;
+    window_.acknowledge(accepted_, now);
   }
   return true;
 }
@@ -622,7 +641,7 @@ void Engine::on_result(uint64_t packet_number, const uint8_t* payload) {
       return complete(c, Status::moved);
     }
     c.opened = true;
-    c.opened_at = now_ns();
+    c.opened_at = clock_();
     if (c.header_has_plan) s->plan->decode(0, payload);
   }
   if (step.results < step.end - step.start) return;
@@ -646,7 +665,7 @@ void Engine::set_status(Collective& c, Status status) {
     if (c.call.bits == kBounded) stats_.bounded_elements += c.call.fingerprint_count;
     stats_.bytes_reduced += c.call.count * c.call.element_bytes();
   }
-  c.ended_at = now_ns();
+  c.ended_at = clock_();
   c.status = status;
 }
 
@@ -660,7 +679,7 @@ void Engine::publish() {
     set_status(*first, first->ended);
   }
   if (queue_.empty() && busy_since_ >= 0) {
-    stats_.busy_ns += now_ns() - busy_since_;
+    stats_.busy_ns += clock_() - busy_since_;
     busy_since_ = -1;
   }
   if (pausing_ && halted()) {

@@ -1,9 +1,10 @@
 // One worker's engine in one job: a queue of collectives, run in call order over a port. It plans, streams, retransmits
 // and decodes; it knows no transport and no Python, and makes no decisions about policy.
 //
-// A thread that waits for a collective drives the engine itself, so that a synchronous call costs no thread switch. A
-// background thread drives collectives that no thread waits for. One thread drives at a time; `mutex_` guards all state
-// and is released while the driver waits for packets.
+// step() does all of the work and never waits: it takes the time, and returns when to call it again. Above it are the
+// drivers: a thread that waits for a collective drives the engine itself, so that a synchronous call costs no thread
+// switch; a background thread drives collectives that no thread waits for. One thread drives at a time; `mutex_` guards
+// all state and is released while the driver waits for packets.
 //
 // A change of membership (docs/protocol.md, section 12) puts a new port and a new window under the same queue:
 //
@@ -34,6 +35,7 @@
 #include <thread>
 #include <vector>
 
+#include "switchagg/native/shared/clock.h"
 #include "switchagg/native/shared/port.h"
 #include "switchagg/native/shared/wire.h"
 #include "switchagg/native/worker/density.h"
@@ -135,10 +137,27 @@ struct EngineStats {
   DensityCounts density;
 };
 
+// Handed to an engine besides its port. The clock serves deadlines that begin with a call, and statistics.
+struct Surroundings {
+  Clock clock = now_ns;
+  bool background_thread = true;  // false: whoever looks at wants_driver() drives, by step()
+};
+
 class Engine {
  public:
-  Engine(std::unique_ptr<Port> port, const Admission& admission);
+  Engine(std::unique_ptr<Port> port, const Admission& admission, Surroundings surroundings = {});
   ~Engine();
+
+  // Does the next thing that there is to do, without waiting. `arrived`: the port may hold packets. Returns when to call it
+  // again: at once (0), or when packets arrive, but not after that time (INT64_MAX: no limit). For one thread at a time,
+  // which is not in any other call, in the default floating-point environment. wait(), finish() and the background thread
+  // call it.
+  int64_t step(int64_t now, bool arrived);
+  // True if there is work for step() that no thread waits for.
+  bool wants_driver() {
+    auto lock = contend();
+    return background_wanted_ && has_work();
+  }
 
   // Queues a collective and numbers it in the order of these calls. `background`: start it now, before a thread waits for
   // it. False, without effect: the engine is no longer in `generation`, for which the call was made.
@@ -206,7 +225,10 @@ class Engine {
 
  private:
   std::unique_lock<std::mutex> contend();
+  void begin_background();
   void background();
+  int64_t pause(int64_t now);
+  int64_t until_timer(int64_t now);
   void drive(std::unique_lock<std::mutex>& lock, Collective* until, int64_t until_ns);
   bool receive(int64_t now);
   void on_result(uint64_t packet_number, const uint8_t* payload);
@@ -237,6 +259,8 @@ class Engine {
   void break_all(Status status);
   uint8_t* record(uint64_t packet_number) { return ring_ + (packet_number & (admission_.slots - 1)) * stride_; }
 
+  const Clock clock_;
+  const bool background_thread_;
   std::unique_ptr<Port> port_;
   Admission admission_;
   uint32_t stride_;
@@ -247,6 +271,13 @@ class Engine {
   // Packet numbers below this one were sent before the move to this switch; of these, by slot: the RESULT was held then.
   uint64_t replay_end_ = 0;
   std::vector<uint8_t> held_;
+
+  // Between two steps. Reading costs a system call, which matters for small collectives, so the engine reads only between
+  // two batches, after a wait, and before it acts on a timer.
+  enum class Next : uint8_t { send, receive, retransmit };
+  Next next_ = Next::send;
+  bool unread_ = true;  // the port may hold packets
+  bool more_ = false;   // there was more to send, or to prepare, after the last batch
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -34,9 +34,9 @@ bool Engine::finish(uint64_t complete_to, int64_t slice_ns) {
   if (broken_ || !frozen_) return false;
   limit_ = std::max(limit_, complete_to);
   publish();  // collectives that ended before the limit rose
-  const int64_t until = now_ns() + slice_ns;
+  const int64_t until = clock_() + slice_ns;
   while (!broken_ && !halted()) {
-    const int64_t now = now_ns();
+    const int64_t now = clock_();
     if (now >= until) break;
     if (driving_ || !has_work()) {
       changed_.wait_for(lock, std::chrono::nanoseconds(until - now));
@@ -146,8 +146,7 @@ bool Engine::move(std::unique_ptr<Port> port, const Admission& admission, uint64
   last_result_ = 0;
   suspended_ = false;
   if (replaying()) {  // other ranks may need what this one needs no more
-    background_wanted_ = true;
-    if (!thread_) thread_.emplace([this] { this->background(); });
+    begin_background();
   }
   changed_.notify_all();
   return true;

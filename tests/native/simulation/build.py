@@ -20,10 +20,7 @@ _PRODUCT: Final = {
         "lane_kernels",
     ),
 }  # fmt: skip
-# The folder with the clock of the simulation comes before that with the product's.
-_FLAGS: Final = (
-    "-std=c++20", "-O2", "-g1", "-ffp-contract=off", f"-I{HERE / 'shadow'}", f"-I{ROOT}", "-pthread",
-)  # fmt: skip
+_FLAGS: Final = ("-std=c++20", "-O2", "-g1", "-ffp-contract=off", f"-I{ROOT}", "-pthread")
 
 
 def build(folder: Path, mistake: Mistake | None = None) -> Path:

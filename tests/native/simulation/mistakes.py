@@ -89,7 +89,7 @@ MISTAKES: Final = (
         "most = std::max(1u, batch_ >> (std::max(unanswered_, kWholeBatches) - kWholeBatches));",
         "",
     ),
-    Mistake("timer-forgotten", _ENGINE, "    if (timer >= 0) limit = std::min(limit, timer);\n", ""),
+    Mistake("timer-forgotten", _ENGINE, "timer < 0 ? deadline : std::min(timer, deadline)", "deadline"),
     Mistake("result-token-not-looked-at", _ENGINE, "h.token != admission_.result_token || ", ""),
     Mistake(
         "repeat-of-a-skip-with-words",

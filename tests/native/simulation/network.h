@@ -17,13 +17,16 @@
 #include <string>
 #include <vector>
 
-#include "switchagg/native/shared/clock.h"
 #include "switchagg/native/shared/port.h"
 #include "tests/native/simulation/random.h"
 
 namespace simulation {
 
 using namespace switchagg;
+
+// The time, which only the simulation moves.
+inline int64_t virtual_ns = 0;
+inline int64_t virtual_now() { return virtual_ns; }
 
 constexpr int64_t kMicrosecond = 1000, kMillisecond = 1'000'000, kSecond = 1'000'000'000, kNever = INT64_MAX;
 

@@ -188,7 +188,7 @@ class Job {
       admission.switch_at = endpoint_of(above);
       host.incarnation = time;
       host.inbox.clear();  // a new process has a new socket
-      auto worker = std::make_unique<Worker>(host, std::make_unique<Engine>(std::make_unique<WorkerPort>(host), admission));
+      auto worker = std::make_unique<Worker>(host, std::make_unique<Engine>(std::make_unique<WorkerPort>(host), admission, Surroundings{virtual_now, false}));
       workers_.push_back(std::move(worker));
     }
     for (size_t i = 0; i < entries.size(); ++i) {
