@@ -29,6 +29,7 @@ from typing import Any, Final
 from switchagg.errors import AdmissionError, SwitchAggError, SwitchError, UsageError
 from switchagg.http_client import endpoint
 from switchagg.rules.planner import SkipPolicy
+from switchagg.runtime import SYSTEM
 from switchagg.wire.header import MAX_TREE_WORKERS
 from worker_lib import _native, launchers
 from worker_lib.membership import checked_deadline, checked_on_loss
@@ -176,7 +177,9 @@ def _join(
         engine, used = start_engine(
             sock, member, transport, lambda admission: _native.Engine(sock.native, admission)
         )
-        monitor = MembershipMonitor(engine, member, transport=transport, used=used, address=own)
+        monitor = MembershipMonitor(
+            engine, member, transport=transport, used=used, address=own, runtime=SYSTEM
+        )
     except SwitchError:
         member.leave()
         raise

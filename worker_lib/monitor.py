@@ -17,16 +17,16 @@ the session over.
 from __future__ import annotations
 
 import ipaddress
-import os
 import queue
 import threading
-import time
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from switchagg.errors import AdmissionError, SwitchError
 from switchagg.rules.planner import SkipPolicy
+from switchagg.runtime import Runtime
 from worker_lib import _native
 from worker_lib.membership import (
     Change,
@@ -77,6 +77,7 @@ class MembershipMonitor:
         member: the admission that the controller gave.
         transport: as the caller asked for; see `worker_lib.transport`. used: "shm", "udp" or "xdp".
         address: IPv4 address of this host that packets come from.
+        runtime: time and threads.
 
     Attributes:
         member: the present admission.
@@ -91,9 +92,17 @@ class MembershipMonitor:
     """
 
     def __init__(
-        self, engine: _native.Engine, member: Membership, *, transport: str, used: str, address: str
+        self,
+        engine: _native.Engine,
+        member: Membership,
+        *,
+        transport: str,
+        used: str,
+        address: str,
+        runtime: Runtime,
     ) -> None:
         self.member = member
+        self.runtime = runtime
         self.lock = threading.Lock()
         self.over: Loss | Gone | None = None
         self.owed: Loss | None = None
@@ -111,18 +120,18 @@ class MembershipMonitor:
         self._address = address
         self._change_wanted = self._failover_wanted = False
         self._offer: BoundSocket | None = None  # the controller was told its address
-        self._closing = threading.Event()
+        self._closing = runtime.event()
         self._dropped = False
         self._events: queue.SimpleQueue[tuple[int, dict[str, Any] | None]] = queue.SimpleQueue()
         self._stream_number = 0  # number of the stream that is read
         self._heartbeats = _native.HeartbeatSender(engine)
-        self._wakeup = os.eventfd(0, os.EFD_CLOEXEC)
+        self._wakeup = runtime.wake_up()
         self._wakeup_open = True
         self._wakeup_lock = threading.RLock()  # `drop` may come from the collector, anywhere
-        engine.set_pause_eventfd(self._wakeup)
+        engine.set_pause_eventfd(self._wakeup.descriptor)
         self._start_heartbeats()
         self._start_reader(member)
-        self._thread = threading.Thread(target=self._run, name="switchagg-monitor", daemon=True)
+        self._thread = runtime.thread(self._run, "switchagg-monitor")
         self._thread.start()
         _monitors.add(self)
 
@@ -138,7 +147,7 @@ class MembershipMonitor:
     def join(self) -> None:
         """Waits a while for the threads to end; the stream is closed."""
         for thread in self._thread, self._reader:
-            if threading.current_thread() is not thread:
+            if self.runtime.current_thread() is not thread:
                 thread.join(_END_SECONDS)
 
     def lose_switch(self, job: int) -> None:
@@ -175,7 +184,7 @@ class MembershipMonitor:
         self.member.close_descriptors()
         if self._wakeup_open:
             self._wakeup_open = False
-            os.close(self._wakeup)
+            self._wakeup.close()
 
     # ------------------------------------------------------------------ threads
 
@@ -187,14 +196,13 @@ class MembershipMonitor:
     def _wake(self) -> None:
         with self._wakeup_lock:
             if self._wakeup_open:
-                os.eventfd_write(self._wakeup, 1)
+                self._wakeup.set()
 
     def _start_reader(self, member: Membership) -> None:
         """Starts to read the member's stream."""
         self._stream_number += 1
-        self._reader = threading.Thread(
-            target=self._read, args=(self._stream_number, member), name="switchagg-events", daemon=True
-        )
+        read = partial(self._read, self._stream_number, member)
+        self._reader = self.runtime.thread(read, "switchagg-events")
         self._reader.start()
 
     def _read(self, line: int, member: Membership) -> None:
@@ -211,7 +219,7 @@ class MembershipMonitor:
     def _run(self) -> None:
         try:
             while not self._closing.is_set() and self.over is None:
-                os.eventfd_read(self._wakeup)
+                self._wakeup.wait()
                 self._take_events()
                 while not self._ended():
                     if self._failover_wanted:
@@ -233,7 +241,7 @@ class MembershipMonitor:
             self._engine.set_pause_eventfd(-1)
             with self._wakeup_lock:
                 self._wakeup_open = False
-                os.close(self._wakeup)
+                self._wakeup.close()
 
     def _ended(self) -> bool:
         return self._closing.is_set() or self.over is not None or self._engine.broken
@@ -304,8 +312,8 @@ class MembershipMonitor:
             else:
                 self._attached(member)
                 return None
-            until = time.monotonic() + pause
-            while time.monotonic() < until and not self._closing.wait(_PORT_CHECK):
+            until = self.runtime.monotonic() + pause
+            while self.runtime.monotonic() < until and not self._closing.wait(_PORT_CHECK):
                 if self._engine.stats()["refused"] > refused and not self.member.standby:
                     return self._end(
                         Gone(

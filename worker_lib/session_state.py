@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from typing import Final
 
 from switchagg.errors import SessionBrokenError, SwitchAggError, WorkerLostError
 from switchagg.rules.planner import SkipPolicy
+from switchagg.runtime import SYSTEM
 from worker_lib import _native
 from worker_lib.membership import Loss
 from worker_lib.monitor import MembershipMonitor
@@ -98,6 +98,7 @@ class SessionState:
         self.admitted = policy
         self.engine = engine
         self.monitor = monitor
+        self.runtime = SYSTEM if monitor is None else monitor.runtime
         self.generation = 0
         self.broken: str | None = None
         self.closed = False
@@ -238,7 +239,7 @@ class SessionState:
         """The last collectives of this session, in the order of calls."""
         with self._lock:
             records = list(self._records)
-        now, clock = time.monotonic_ns(), time.time()
+        now, clock = round(self.runtime.monotonic() * 1e9), self.runtime.unix()
         return [
             CollectiveRecord(
                 native.generation, native.call_number, called(), _STATUSES[native.status],
@@ -337,9 +338,9 @@ class SessionState:
         monitor = self.monitor
         if monitor is None or not self.engine.recovering:
             return
-        until = time.monotonic() + monitor.member.deadline
-        while self.engine.recovering and monitor.over is None and time.monotonic() < until:
-            time.sleep(0.001)
+        until = self.runtime.monotonic() + monitor.member.deadline
+        while self.engine.recovering and monitor.over is None and self.runtime.monotonic() < until:
+            self.runtime.sleep(0.001)
 
     def _await_threads(self) -> None:
         """Lets other threads come back from the engine, which has nothing for them to wait for any more.
@@ -347,9 +348,9 @@ class SessionState:
         A thread that still waits for the interpreter in there when the interpreter ends would end the process
         with an abort.
         """
-        deadline = time.monotonic() + _LEAVE_SECONDS
-        while self._threads - {threading.get_ident()} and time.monotonic() < deadline:
-            time.sleep(0.0005)
+        deadline = self.runtime.monotonic() + _LEAVE_SECONDS
+        while self._threads - {threading.get_ident()} and self.runtime.monotonic() < deadline:
+            self.runtime.sleep(0.0005)
 
     def after_fork(self) -> None:
         """In a forked child: lets go of what is the parent's."""

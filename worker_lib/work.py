@@ -16,7 +16,6 @@ import logging
 import math
 import os
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -228,7 +227,7 @@ class Work:
 
     def _wait_for_end(self, engine: _native.Engine, native: _native.Collective, timeout: float | None) -> int:
         state = self._state
-        now = time.monotonic()
+        now = state.runtime.monotonic()
         limit = math.inf if timeout is None else now + timeout
         tell = now + _SLOW
         silent = 0  # slices of silence so far
@@ -237,7 +236,7 @@ class Work:
             status = native.status if state.closed else engine.wait(native, _SLICE_NS)
             if status != PENDING:
                 return status
-            now = time.monotonic()
+            now = state.runtime.monotonic()
             if now >= tell:
                 self._tell_late()
                 tell = math.inf
@@ -277,12 +276,13 @@ class Work:
             )  # fmt: skip
 
     def _wait_at_most(self, engine: _native.Engine, native: _native.Collective, seconds: float) -> None:
-        limit = time.monotonic_ns() + int(seconds * 1e9)
+        clock = self._state.runtime.monotonic
+        limit = clock() + seconds
         while not self._state.closed and native.status == PENDING:
-            left = limit - time.monotonic_ns()
+            left = limit - clock()
             if left <= 0:
                 break
-            engine.wait(native, min(left, _SLICE_NS))
+            engine.wait(native, min(int(left * 1e9), _SLICE_NS))
 
     def _in_engine(
         self,

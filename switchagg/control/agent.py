@@ -9,8 +9,6 @@ whole or in part, must not be given to another. Changes go before questions, of 
 from __future__ import annotations
 
 import logging
-import threading
-import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -23,6 +21,7 @@ from switchagg.control.jobs.effects import Fence, Install, Remove, SwitchEffect
 from switchagg.control.jobs.job import Generation, Job
 from switchagg.errors import SwitchAggError, SwitchError
 from switchagg.rules.switch import ChangeKind, SwitchChange
+from switchagg.runtime import Runtime
 
 INIT_ATTEMPTS: Final = 10  # a packet that is lost this often is not lost by accident
 INIT_PAUSE: Final = 0.01  # seconds between attempts
@@ -38,17 +37,23 @@ class Agent:
         changing: holds the controller's lock, yields its book, and carries out the book's effects at the end.
     """
 
-    def __init__(self, driver: SwitchDriver, changing: Callable[[], AbstractContextManager[JobBook]]) -> None:
+    def __init__(
+        self,
+        driver: SwitchDriver,
+        changing: Callable[[], AbstractContextManager[JobBook]],
+        runtime: Runtime,
+    ) -> None:
         self.driver = driver
         self._changing = changing
+        self._runtime = runtime
         self._work: deque[Callable[[], None]] = deque()
         self._asked: deque[Callable[[], None]] = deque()
-        self._more = threading.Condition()
+        self._more = runtime.condition()
         self._stopping = False
         self._down: str | None = "it has not been reached yet"
         self._retry_at: float | None = None
         self._installed: set[int] = set()
-        self._thread = threading.Thread(target=self._run, name=f"switchagg-switch-{driver.name}", daemon=True)
+        self._thread = runtime.thread(self._run, f"switchagg-switch-{driver.name}")
         self._cache: dict[int, Mapping[str, int]] = {}
         self.counters: Mapping[str, int] = {}  # of the switch, as last read
         self._cached_at = -1e9
@@ -92,23 +97,22 @@ class Agent:
                 except Exception as error:
                     future.set_exception(error)
 
+        done = self._runtime.event()
+        future.add_done_callback(lambda _: done.set())
         self._put(answer, self._asked)
-        try:
-            return future.result(patience)
-        except TimeoutError:
+        if not done.wait(patience):
             future.cancel()
-            raise SwitchError(
-                f"switch {self.driver.name!r} did not answer within {patience:g} seconds"
-            ) from None
+            raise SwitchError(f"switch {self.driver.name!r} did not answer within {patience:g} seconds")
+        return future.result()
 
     def refresh(self, age: float, patience: float) -> None:
         """Reads the counters unless they are younger than `age` seconds; waits at most `patience` seconds."""
         with self._more:
-            fresh = time.monotonic() - self._cached_at < age and self._installed <= self._cache.keys()
-            if self._refreshing or fresh:
+            fresh = self._runtime.monotonic() - self._cached_at < age
+            if self._refreshing or (fresh and self._installed <= self._cache.keys()):
                 return
             self._refreshing = True
-        done = threading.Event()
+        done = self._runtime.event()
 
         def read() -> None:
             try:
@@ -147,7 +151,7 @@ class Agent:
                 work()
             except Exception:
                 _log.exception("switch %r", self.driver.name)
-                self._retry_at = time.monotonic() + RETRY
+                self._retry_at = self._runtime.monotonic() + RETRY
 
     def _next(self) -> Callable[[], None] | None:
         with self._more:
@@ -156,7 +160,7 @@ class Agent:
                     return self._work.popleft()
                 if self._stopping:
                     return self._asked.popleft() if self._asked else None
-                now = time.monotonic()
+                now = self._runtime.monotonic()
                 if self._retry_at is not None and self._retry_at <= now:
                     self._retry_at = None
                     return self._reconcile
@@ -176,7 +180,7 @@ class Agent:
             try:
                 self.driver.install_job(generation.entry)
             except BaseException:
-                self._retry_at = time.monotonic() + RETRY  # a part may be installed
+                self._retry_at = self._runtime.monotonic() + RETRY  # a part may be installed
                 raise
             self._installed.add(generation.id)
             self._initialise(generation)
@@ -190,12 +194,12 @@ class Agent:
                 book.opening_failed(job, generation, SwitchError(f"its driver failed: {error!r}"))
         else:
             with self._changing() as book:
-                book.opened(job, generation, time.monotonic())
+                book.opened(job, generation, self._runtime.monotonic())
 
     def _initialise(self, generation: Generation) -> None:
         for attempt in range(INIT_ATTEMPTS):
             if attempt:
-                time.sleep(INIT_PAUSE)
+                self._runtime.sleep(INIT_PAUSE)
             for echo in self.driver.packets_out(list(generation.pending.values())):
                 generation.echoed(echo)
             if not generation.pending:
@@ -223,7 +227,7 @@ class Agent:
             change()
         except SwitchError as error:
             _log.warning("switch %r: %s", self.driver.name, error)
-            self._retry_at = time.monotonic() + RETRY
+            self._retry_at = self._runtime.monotonic() + RETRY
 
     def _reconcile(self) -> None:
         self._retry_at = None
@@ -239,7 +243,7 @@ class Agent:
             )
         except SwitchAggError as error:
             self._lost(str(error))
-            self._retry_at = time.monotonic() + RETRY
+            self._retry_at = self._runtime.monotonic() + RETRY
             return
         self._installed = {generation.id for generation in generations}
         self._down = None
@@ -254,4 +258,4 @@ class Agent:
     def _read_counters(self) -> None:
         self.counters = dict(self.driver.counters())
         self._cache = {job_id: dict(self.driver.job_counters(job_id)) for job_id in list(self._installed)}
-        self._cached_at = time.monotonic()
+        self._cached_at = self._runtime.monotonic()

@@ -11,7 +11,6 @@ the lock, the threads and the order of effects.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 
@@ -27,6 +26,7 @@ from switchagg.control.tenants import Tenants
 from switchagg.errors import AdmissionError, SwitchError
 from switchagg.rules.planner import SkipPolicy
 from switchagg.rules.wiring import Attachment
+from switchagg.runtime import SYSTEM, Runtime
 
 
 class Controller:
@@ -39,6 +39,7 @@ class Controller:
         policy: the skip policy of all jobs; None tunes each by its members' heartbeats.
         wiring: the attachments of switches, by name. By default no switch has a parent, and workers attach
             to any.
+        runtime: time, threads and random numbers.
 
     Attributes:
         queries: the read-only calls.
@@ -60,11 +61,13 @@ class Controller:
         slots: int | None = None,
         policy: SkipPolicy | None = None,
         wiring: Mapping[str, Attachment] | None = None,
+        runtime: Runtime = SYSTEM,
     ) -> None:
         self.store = store or Store()
-        self.tenants = Tenants(self.store)
-        self._core = ControllerCore(drivers, self.store, words, slots, policy, wiring or {})
+        self.tenants = Tenants(self.store, runtime)
+        self._core = ControllerCore(drivers, self.store, words, slots, policy, wiring or {}, runtime)
         self._book = self._core.book
+        self._now = runtime.monotonic
         self.queries = Queries(self._core)
         self.outcomes = self._core.outcomes
 
@@ -96,7 +99,7 @@ class Controller:
         job = None
         try:
             with self._core.changing(keep=True) as book:
-                job = book.create(tenant, spec, time.monotonic())
+                job = book.create(tenant, spec, self._now())
                 view = self.queries.job_view(job)
         except SwitchError:
             if job is not None:
@@ -150,7 +153,7 @@ class Controller:
             if self._core.closed:
                 raise AdmissionError("the controller is stopping", "stopping")
             try:
-                member = book.join(tenant, name, request, time.monotonic())
+                member = book.join(tenant, name, request, self._now())
             except AdmissionError as error:
                 self.outcomes[error.code] += 1
                 raise
@@ -164,7 +167,7 @@ class Controller:
                 # The event that told it so went to a stream that is gone.
                 raise AdmissionError(f"job {name!r} has failed: {member.job.why}", "failed")
             self._core.streams.open(member, stream)
-            book.attached(member, self._core.admitted(member), time.monotonic())
+            book.attached(member, self._core.admitted(member), self._now())
 
     def stream_closed(self, stream: EventStream) -> None:
         """A connection has ended. Its member is lost, unless it has a newer stream or has left.
@@ -174,7 +177,7 @@ class Controller:
         with self._core.changing() as book:
             member = self._core.streams.closed(stream)
             if member is not None and not self._core.closed:
-                book.stream_ended(member, time.monotonic())
+                book.stream_ended(member, self._now())
 
     def leave(
         self,
@@ -204,9 +207,9 @@ class Controller:
         Args:
             sequence: grows by one from heartbeat to heartbeat; late ones are ignored.
             fields: counts since the join, named as in `switchagg.wire.heartbeat`.
-            now: on the clock of `time.monotonic`.
+            now: on the runtime's clock.
         """
-        now = time.monotonic() if now is None else now
+        now = self._now() if now is None else now
         with self._core.changing() as book:
             member = book.heard(cookie, now)
             if member is None:
@@ -220,7 +223,7 @@ class Controller:
         self, tenant: Tenant, name: str, rank: int, token: int, report: Mapping[str, int] | None = None
     ) -> None:
         """Takes a heartbeat of a rank that shows its token. `report` is as `fields` of `heartbeat`."""
-        now = time.monotonic()
+        now = self._now()
         with self._core.changing() as book:
             member = self._present(tenant, name, rank, token)
             book.heard(member.cookie, now)

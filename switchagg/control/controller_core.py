@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -35,6 +34,7 @@ from switchagg.control.telemetry import INTERVAL, Telemetry
 from switchagg.errors import AdmissionError, SwitchError, UsageError
 from switchagg.rules.planner import SkipPolicy
 from switchagg.rules.wiring import Attachment, checked
+from switchagg.runtime import Runtime
 
 TICK: Final = 0.1  # seconds between looks at deadlines
 STALL: Final = 2.0  # seconds after which the controller was stalled, and the members were not silent
@@ -54,18 +54,20 @@ class ControllerCore:
         slots: int | None,
         policy: SkipPolicy | None,
         wiring: Mapping[str, Attachment],
+        runtime: Runtime,
     ) -> None:
         names = [driver.name for driver in drivers]
         if twice := [name for name, count in Counter(names).items() if count > 1]:
             raise UsageError(f"two switches are called {twice[0]!r}; each needs a name of its own")
         attachments = checked({name: wiring.get(name, Attachment()) for name in names})
         self.lock = threading.Lock()  # guards everything but the drivers and agents
-        self.epoch = time.time() - time.monotonic()  # the unix time at which time.monotonic() was 0
+        self.runtime = runtime
+        self.epoch = runtime.unix() - runtime.monotonic()  # the unix time at which the other was 0
         self._heartbeat_address: tuple[str, int] | None = None
         self.outcomes: Counter[str] = Counter()
         self.closed = False
         self.drivers = {driver.name: driver for driver in drivers}
-        self.agents = {driver.name: Agent(driver, self.changing) for driver in drivers}
+        self.agents = {driver.name: Agent(driver, self.changing, runtime) for driver in drivers}
         self.book = JobBook(
             [
                 SwitchResources(
@@ -74,12 +76,14 @@ class ControllerCore:
                 for driver in drivers
             ],
             policy=policy,
+            draw=lambda: runtime.random_bits(32),
+            cookies=lambda: runtime.random_bytes(16),
         )
         self.streams = MemberStreams()
-        self.journal = Journal(store, self.lock, self._do_all)
+        self.journal = Journal(store, self.lock, self._do_all, runtime)
         self.telemetry = Telemetry(tuned=policy is None)
-        self._stop = threading.Event()
-        self._ticker = threading.Thread(target=self._tick, name="switchagg-ticker", daemon=True)
+        self._stop = runtime.event()
+        self._ticker = runtime.thread(self._tick, "switchagg-ticker")
 
     def start(self, heartbeat_address: tuple[str, int] | None) -> None:
         """Takes over the jobs in the store and starts the threads."""
@@ -88,7 +92,7 @@ class ControllerCore:
         with self.lock:
             table = self.book.table
             table.last_id, table.last_number = kept.last_id, max(kept.last_number, *kept.jobs, 0)
-            now = time.monotonic()
+            now = self.runtime.monotonic()
             for name in kept.switches.keys() & self.drivers.keys():
                 self.book.pool.switches[name].draining = kept.switches[name]
             for number, document in kept.jobs.items():
@@ -129,9 +133,9 @@ class ControllerCore:
         self.journal.stop(STOP_PATIENCE)
         with self.lock:
             self.streams.close(AdmissionError("the controller is stopping", "stopping"))
-        end = time.monotonic() + STOP_PATIENCE
+        end = self.runtime.monotonic() + STOP_PATIENCE
         for agent in self.agents.values():
-            agent.stop(max(0.0, end - time.monotonic()))
+            agent.stop(max(0.0, end - self.runtime.monotonic()))
 
     # With the lock held, except the first.
 
@@ -195,7 +199,7 @@ class ControllerCore:
                     if job.state is JobState.ended:
                         self.telemetry.forget_job(job)
                 case effects.LogEvent():
-                    events.append(self.journal.events.add(effect, time.time()))
+                    events.append(self.journal.events.add(effect, self.runtime.unix()))
                     _log.info("%s", effect.text, extra={"event": effect})
         self.keep(pending, jobs=jobs, events=events)
 
@@ -229,9 +233,9 @@ class ControllerCore:
     # The ticker.
 
     def _tick(self) -> None:
-        last, sampled = time.monotonic(), 0.0
+        last, sampled = self.runtime.monotonic(), 0.0
         while not self._stop.wait(TICK):
-            now = time.monotonic()
+            now = self.runtime.monotonic()
             try:
                 with self.changing() as book:
                     if now - last > STALL:
@@ -239,7 +243,7 @@ class ControllerCore:
                     book.tick(now)
                     if now - sampled >= INTERVAL:
                         sampled = now
-                        self.telemetry.sample(now, time.time())
+                        self.telemetry.sample(now, self.runtime.unix())
                     self.journal.tick(now)
             except Exception:
                 # An error in one job: deadlines of the others go on.

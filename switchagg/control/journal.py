@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
@@ -13,6 +12,7 @@ from switchagg.control.event_log import EventLog
 from switchagg.control.jobs.effects import Effect
 from switchagg.control.store import IN_STORE, Changes, Store
 from switchagg.errors import SwitchError
+from switchagg.runtime import Runtime
 
 PATIENCE: Final = 3.0  # seconds that a step's effects wait for the store
 RETRY: Final = 0.1  # seconds until changes that could not be written are written again
@@ -43,19 +43,24 @@ class Journal:
     """
 
     def __init__(
-        self, store: Store, lock: threading.Lock, carry_out: Callable[[Sequence[Effect]], None]
+        self,
+        store: Store,
+        lock: threading.Lock,
+        carry_out: Callable[[Sequence[Effect]], None],
+        runtime: Runtime,
     ) -> None:
         self.store = store
+        self._runtime = runtime
         self.events = EventLog()
         self.error = ""
         self.last = 0
         self._carry_out = carry_out
-        self._changed = threading.Condition(lock)
+        self._changed = runtime.condition(lock)
         self._unwritten: Changes | None = None
         self._waiting: deque[_Step] = deque()  # effects that are not carried out yet
         self._tried = self._kept = 0  # steps, by number, that the store has answered for, and has taken
         self._stopping = self._over = False
-        self._thread = threading.Thread(target=self._run, name="switchagg-journal", daemon=True)
+        self._thread = runtime.thread(self._run, "switchagg-journal")
 
     # Without the lock.
 
@@ -97,7 +102,7 @@ class Journal:
             self._carry_out(effects)
             return
         self._unwritten = changes if self._unwritten is None else _merged(self._unwritten, changes)
-        self._waiting.append(_Step(self.last, effects, time.monotonic()))
+        self._waiting.append(_Step(self.last, effects, self._runtime.monotonic()))
         if self._over and not self._thread.is_alive():
             changes, self._unwritten = self._unwritten, None
             self._write(changes)
@@ -162,7 +167,7 @@ class Journal:
                 if error and self._stopping:
                     return
             if error:
-                time.sleep(RETRY)
+                self._runtime.sleep(RETRY)
 
 
 def _merged(earlier: Changes, later: Changes) -> Changes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -155,7 +154,7 @@ class Queries:
         self._refresh()
         with self._core.lock:
             return {
-                "now": round(time.time(), 3),
+                "now": round(self._core.runtime.unix(), 3),
                 "switches": self._switches(tenant),
                 "jobs": self._jobs(tenant),
                 "events": self._events(tenant, since, 200),
@@ -190,13 +189,13 @@ class Queries:
 
     def _refresh(self) -> None:
         """Reads counters that are no longer fresh, and waits a moment for them."""
-        end = time.monotonic() + REFRESH_PATIENCE
+        end = self._core.runtime.monotonic() + REFRESH_PATIENCE
         for agent in self._core.agents.values():
-            agent.refresh(FRESH, max(0.0, end - time.monotonic()))
+            agent.refresh(FRESH, max(0.0, end - self._core.runtime.monotonic()))
 
     def job_view(self, job: Job) -> answers.JobView:
         """Returns a job. The caller holds the lock."""
-        core, book, now = self._core, self._core.book, time.monotonic()
+        core, book, now = self._core, self._core.book, self._core.runtime.monotonic()
         generation, history = job.generation, core.telemetry.history(job)
         members = [self._member(member, generation, now) for _, member in sorted(job.members.items())]
         for member in job.back.values():

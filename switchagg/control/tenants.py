@@ -7,23 +7,25 @@ same database while the controller runs, so every request reads them there.
 
 from __future__ import annotations
 
+import base64
 import hashlib
-import secrets
 from typing import Final
 
 from switchagg.control.jobs.records import Quota, Tenant, check_name
 from switchagg.control.store import Store
 from switchagg.errors import UsageError
+from switchagg.runtime import SYSTEM, Runtime
 
 PREFIX: Final = "swagg_"  # lets scanners recognize a leaked token
 _MAX_TOKEN: Final = 256  # characters
 
 
 class Tenants:
-    """The tenants in a store."""
+    """The tenants in a store. `runtime` draws their tokens."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, runtime: Runtime = SYSTEM) -> None:
         self._store = store
+        self._runtime = runtime
 
     @property
     def configured(self) -> bool:
@@ -66,7 +68,8 @@ class Tenants:
         self.get(name)
         if revoke:
             self._store.drop_tokens(name)
-        token = PREFIX + secrets.token_urlsafe(32)
+        drawn = base64.urlsafe_b64encode(self._runtime.random_bytes(32))
+        token = PREFIX + drawn.rstrip(b"=").decode()
         self.adopt(name, token)
         return token
 

@@ -32,7 +32,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -60,6 +59,7 @@ from switchagg.control.jobs.switch_resources import UNREACHED, SwitchResources
 from switchagg.errors import AdmissionError, SwitchAggError, SwitchError, UsageError
 from switchagg.rules.planner import SkipPolicy
 from switchagg.rules.switch import Capacity, Reconciled
+from switchagg.runtime import SYSTEM
 
 GRACE: Final = 5.0  # seconds that members have at least to come back after a restart
 ATTACH_PATIENCE: Final = 5.0  # seconds that a client waits for the answer to an attach
@@ -79,8 +79,8 @@ class JobBook:
         switches: Iterable[SwitchResources],
         *,
         policy: SkipPolicy | None = None,
-        draw: Callable[[], int] = lambda: secrets.randbits(32),
-        cookies: Callable[[], bytes] = lambda: secrets.token_bytes(16),
+        draw: Callable[[], int] = lambda: SYSTEM.random_bits(32),
+        cookies: Callable[[], bytes] = lambda: SYSTEM.random_bytes(16),
     ) -> None:
         self._policy = policy or SkipPolicy()
         self._effects = effects = Effects()
