@@ -75,6 +75,8 @@ def arranged(line: Sequence[str], parser: argparse.ArgumentParser) -> list[str]:
         line: what follows the command.
         parser: knows the options that take a value.
     """
+    if line and line[0] in ("-h", "--help"):
+        return list(line)
     actions: dict[str, Any] = parser._option_string_actions
     made: list[str] = []
     words = iter([word for place, word in enumerate(line) if word != "--" or "--" in line[:place]])

@@ -25,7 +25,7 @@ def add_parser(subparsers: Any) -> None:
     )
     jobs.add_argument("name", nargs="?", help="show this job in full")
     add_job_options(jobs)
-    add_controller_options(jobs, run=_jobs)
+    add_controller_options(jobs, run=list_jobs)
 
     slots = subparsers.add_parser(
         "slots",
@@ -64,7 +64,13 @@ def add_parser(subparsers: Any) -> None:
     add_controller_options(events, run=_events)
 
 
-def _jobs(args: argparse.Namespace) -> int:
+def add_job_list(parser: argparse.ArgumentParser) -> None:
+    """Makes a parser that of the list of all jobs."""
+    add_controller_options(parser, run=list_jobs, name=None, id=None, tenant=None)
+
+
+def list_jobs(args: argparse.Namespace) -> int:
+    """Prints the jobs, or the one that is named. Raises `UsageError` for --id without a name."""
     client = client_from(args)
     if args.name is not None:
         job = client.job(args.name, args.id, args.tenant)

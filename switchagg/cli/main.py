@@ -13,36 +13,51 @@ from typing import Any, Final, NoReturn
 import switchagg
 from switchagg.errors import SwitchAggError, UsageError
 
-COMMANDS: Final = {
-    "demo": ("demo", "train a language model through the software switch, and write a report"),
-    "run": ("run", "start n local processes with a switch between them"),
-    "topo": ("topo", "build a network in Mininet and run a job across it"),
-    "bench": ("bench", "measure this project's all-reduce beside gloo's and OpenMPI's"),
-    "chaos": ("chaos", "run jobs under faults at random moments, and check every sum"),
-    "experiment": ("experiment", "check claims of papers through the switch, and write a report"),
-    "switch": ("switch", "run a software switch"),
-    "shell": ("shell", "open p4runtime-shell on a switch"),
-    "p4": ("p4", "check, describe and run P4 programs"),
-    "host": ("host", "run a software switch and its controller in one process"),
-    "controller": ("controller", "run the controller of one or several switches"),
-    "tenant": ("tenant", "manage the tenants of a controller, and their tokens"),
-    "jobs": ("listings", "list the jobs that run"),
-    "slots": ("listings", "show the slots of each job, and the ranks that they wait for"),
-    "stats": ("listings", "show the counters of the switches and of their jobs"),
-    "switches": ("listings", "list the switches and their state"),
-    "top": ("top", "watch switches and jobs, live"),
-    "events": ("listings", "show the controller's event log"),
-    "job": ("operations", "create a job before its ranks connect"),
-    "drain": ("operations", "let a job or a switch run empty"),
-    "undrain": ("operations", "let a drained switch take jobs again"),
-    "evict": ("operations", "end a job now"),
+GROUPS: Final = {
+    "train": {
+        "demo": ("demo", "train a language model through the software switch, and write a report"),
+        "run": ("run", "start n local processes with a switch between them"),
+        "bench": ("bench", "measure this project's all-reduce beside gloo's and OpenMPI's"),
+        "experiment": ("experiment", "check claims of papers through the switch, and write a report"),
+    },
+    "build networks and switches": {
+        "topo": ("topo", "build a network in Mininet and run a job across it"),
+        "switch": ("switch", "run a software switch (`switches` lists a controller's)"),
+        "shell": ("shell", "open p4runtime-shell on a switch"),
+        "p4": ("p4", "check, describe and run P4 programs"),
+        "chaos": ("chaos", "run jobs under faults at random moments, and check every sum"),
+    },
+    "serve": {
+        "host": ("host", "run a software switch and its controller in one process"),
+        "controller": ("controller", "run the controller of one or several switches"),
+        "tenant": ("tenant", "manage the tenants of a controller, and their tokens"),
+    },
+    "look at a controller": {
+        "top": ("top", "watch switches and jobs, live"),
+        "jobs": ("listings", "list the jobs that run, or show one"),
+        "slots": ("listings", "show the slots of each job, and the ranks that they wait for"),
+        "stats": ("listings", "show the counters of the switches and of their jobs"),
+        "switches": ("listings", "list the switches and their state"),
+        "events": ("listings", "show the controller's event log"),
+    },
+    "change what it runs": {
+        "job": ("operations", "create, list, show, drain or evict jobs"),
+        "drain": ("operations", "let a job or a switch run empty"),
+        "undrain": ("operations", "let a drained switch take jobs again"),
+        "evict": ("operations", "end a job now"),
+    },
+    "your shell": {
+        "completion": ("completion", "print a script that completes commands and options"),
+    },
 }
-"""Module and help text of each command.
+"""Commands by what they are for: the module and the help text of each.
 
 A module has ``add_parser(subparsers)``, which adds all its commands. The default of ``run`` is a command's
 function (no option may store to ``run``); without one it is ``run(args)`` of the module. It may have
 ``arranged(line, parser)``, which returns a command's line as argparse shall read it.
 """
+
+COMMANDS: Final = {name: about for group in GROUPS.values() for name, about in group.items()}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -56,12 +71,23 @@ class _Commands:
     """The subparsers of `switchagg`, which know the help text of each command."""
 
     def __init__(self, parser: argparse.ArgumentParser) -> None:
-        self.added = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+        # The list of `_overview` stands for argparse's own, which has no groups.
+        self.added = parser.add_subparsers(
+            dest="command", metavar="COMMAND", required=True, prog="switchagg", help=argparse.SUPPRESS
+        )
 
     def add_parser(self, name: str, **settings: Any) -> argparse.ArgumentParser:
         if "epilog" in settings:  # it has lines of its own
             settings["formatter_class"] = argparse.RawDescriptionHelpFormatter
-        return self.added.add_parser(name, help=COMMANDS[name][1], **settings)
+        return self.added.add_parser(name, **settings)
+
+
+def _overview() -> str:
+    """Returns the commands by groups, a line each."""
+    lines = ["commands:"]
+    for title, group in GROUPS.items():
+        lines += ["", f"  {title}", *(f"    {name:<12}{text}" for name, (_, text) in group.items())]
+    return "\n".join([*lines, "", "`switchagg COMMAND --help` describes a command."])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -71,8 +97,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = next((word for word in line if not word.startswith("-")), None)
     parser = _Parser(
         prog="switchagg",
+        usage="switchagg [-h] [--version] COMMAND ...",
         description="In-network gradient aggregation that anyone can run.",
-        epilog="`switchagg COMMAND --help` describes a command.",
+        epilog=_overview(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"switchagg {switchagg.__version__}")
     commands = _Commands(parser)

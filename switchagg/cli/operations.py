@@ -1,22 +1,28 @@
-"""`switchagg job create`, `drain`, `undrain` and `evict`: requests that change jobs or switches."""
+"""`switchagg job VERB`, `drain`, `undrain` and `evict`: requests that change jobs or switches."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from typing import Any
 
+from switchagg.cli.listings import add_job_list, list_jobs
 from switchagg.cli.options import add_controller_options, add_job_options, client_from, print_answer
 from switchagg.errors import UsageError
 from switchagg.report.format import plain
 
+_EVICT = (
+    "Ends a job at once: it is removed from its switch, every rank gets an error that says so, and its slots "
+    "are free. `switchagg drain` lets it finish instead."
+)
 _JOB_FIELDS = ("world_size", "words", "slots", "priority", "deadline", "on_loss", "switch")
 
 
 def add_parser(subparsers: Any) -> None:
     job = subparsers.add_parser(
         "job",
-        description="Creates jobs. A job that nobody created is made when its first rank connects; one that "
-        "was created has its slots, or its place in the queue, at once.",
+        description="Creates and ends jobs, and lists them. A job that nobody created is made when its first "
+        "rank connects; one that was created has its slots, or its place in the queue, at once.",
     )
     verbs = job.add_subparsers(dest="verb", metavar="VERB", required=True)
     create = verbs.add_parser(
@@ -35,11 +41,21 @@ def add_parser(subparsers: Any) -> None:
     option("--switch", metavar="NAME", help="run on this switch only")
     add_controller_options(create, run=_create)
 
+    add_job_list(
+        verbs.add_parser("list", help="list the jobs", description="Lists the jobs of a controller.")
+    )
+    show = verbs.add_parser("show", help="show a job, rank by rank", description="Shows a job, rank by rank.")
+    show.add_argument("name", help="its name")
+    add_job_options(show)
+    add_controller_options(show, run=list_jobs)
+    leave = "no rank may join it any more, and it ends when its ranks have left"
+    _add_job_verb(verbs, "drain", "let a job run empty", f"Drains a job: {leave}.", _drain)
+    _add_job_verb(verbs, "evict", "end a job now", _EVICT, _evict)
+
     drain = subparsers.add_parser(
         "drain",
-        description="Drains a job: no rank may join it any more, and it ends when its ranks have left. Or, "
-        "with --switch, drains a switch: it gets no new jobs. Its jobs are moved to another switch between "
-        "two collectives where possible, or stay until they end.",
+        description=f"Drains a job: {leave}. Or, with --switch, drains a switch: it gets no new jobs. Its "
+        "jobs are moved to another switch between two collectives where possible, or stay until they end.",
     )
     drain.add_argument("job", nargs="?", help="the job")
     drain.add_argument("--switch", metavar="NAME", help="drain this switch instead")
@@ -54,14 +70,19 @@ def add_parser(subparsers: Any) -> None:
     undrain.add_argument("--switch", metavar="NAME", required=True, help="the switch")
     add_controller_options(undrain, run=_undrain)
 
-    evict = subparsers.add_parser(
-        "evict",
-        description="Ends a job at once: it is removed from its switch, every rank gets an error that "
-        "says so, and its slots are free. `switchagg drain` lets it finish instead.",
-    )
+    evict = subparsers.add_parser("evict", description=_EVICT)
     evict.add_argument("job", help="the job")
     add_job_options(evict)
     add_controller_options(evict, run=_evict)
+
+
+def _add_job_verb(
+    verbs: Any, name: str, meaning: str, description: str, run: Callable[[argparse.Namespace], int]
+) -> None:
+    parser = verbs.add_parser(name, help=meaning, description=description)
+    parser.add_argument("job", help="the job")
+    add_job_options(parser)
+    add_controller_options(parser, run=run, switch=None)
 
 
 def _create(args: argparse.Namespace) -> int:

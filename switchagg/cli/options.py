@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,6 +34,48 @@ _FAULTS = (
     ("delay", "seconds added to the way of every packet"),
     ("jitter", "at most so many seconds more, at random"),
 )
+
+
+def add_topics(parser: argparse.ArgumentParser, topics: Mapping[str, str]) -> None:
+    """Adds ``-h`` and ``--help [TOPIC]``: help by topics, for a command whose whole help is long.
+
+    Args:
+        parser: made with ``add_help=False``.
+        topics: titles of its groups of options, by the name of the topic.
+    """
+
+    class Help(argparse.Action):
+        def __call__(self, parser: argparse.ArgumentParser, _: object, values: Any, *__: object) -> None:
+            groups = {each.title: each for each in parser._action_groups}
+            formatter = parser._get_formatter()
+            if values is None:
+                parser.usage = f"{parser.prog} [options]"
+                shown = [each for title, each in groups.items() if title not in topics.values()]
+                listed = "".join(
+                    f"  --help {name:<12}{groups[title].description}\n" for name, title in topics.items()
+                )
+                formatter.add_usage(parser.usage, [], [])
+                formatter.add_text(parser.description)
+            elif values == "all":
+                parser.print_help()
+                parser.exit()
+            elif values in topics:
+                shown, listed = [groups[topics[values]]], ""
+            else:
+                parser.error(f"topic is {values!r}; accepted: {', '.join((*topics, 'all'))}")
+            for group in shown:
+                formatter.start_section(group.title)
+                formatter.add_text(group.description)
+                formatter.add_arguments(group._group_actions)
+                formatter.end_section()
+            if listed:
+                listed = f"\nmore options, by topics:\n{listed}  --help {'all':<12}all of them\n"
+            parser._print_message(formatter.format_help() + listed, sys.stdout)
+            parser.exit()
+
+    parser.add_argument(
+        "-h", "--help", nargs="?", action=Help, metavar="TOPIC", help="show this help, or that of a topic"
+    )
 
 
 def add_network_options(parser: argparse.ArgumentParser) -> None:

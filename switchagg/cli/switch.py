@@ -17,6 +17,7 @@ from switchagg.cli.options import (
     REPEATABLE,
     add_macro_options,
     add_network_options,
+    add_topics,
     add_transport_option,
     extras,
     faults_from,
@@ -38,14 +39,22 @@ Prints a line when it is ready, and its counters at the end. With --json every l
 go on, 2 a value that cannot work.
 """
 
+_TOPICS = {
+    "p4": "P4",
+    "ethernet": "Ethernet",
+    "p4runtime": "P4Runtime",
+    "bmv2": "as simple_switch_grpc",
+    "network": "network",
+}
 _STOP_SIGNALS = {signal.SIGINT, signal.SIGTERM}
 
 __all__ = ["add_parser", "arranged", "run"]
 
 
 def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser("switch", description=__doc__, epilog=_EPILOG)
+    parser = subparsers.add_parser("switch", description=__doc__, epilog=_EPILOG, add_help=False)
     option = parser.add_argument
+    add_topics(parser, _TOPICS)
     option(
         "--engine",
         choices=("native", "p4"),

@@ -36,7 +36,7 @@ def add_parser(subparsers: Any) -> None:
     change = _verb(verbs, "change", "change its quota, or make it an administrator or not", named=True)
     change.add_argument("--admin", action=argparse.BooleanOptionalAction, help="an administrator, or not")
     _add_quota(change, "as it is; `none` for no limit")
-    _verb(verbs, "list", "list the tenants").add_argument("--json", action="store_true", help="print JSON")
+    _verb(verbs, "list", "list the tenants")
     _verb(verbs, "remove", "remove a tenant and its tokens; its jobs continue", named=True)
     token = _verb(verbs, "token", "make one more token for a tenant and print it", named=True)
     token.add_argument("--revoke", action="store_true", help="revoke all its earlier tokens")
@@ -47,19 +47,24 @@ def run(args: argparse.Namespace) -> int:
     with _tenants(args.state) as tenants:
         match args.verb:
             case "add":
-                print(tenants.add(args.name, admin=args.admin, quota=_quota(args, None)))
+                made = tenants.add(args.name, admin=args.admin, quota=_quota(args, None))
+                return print_answer(args, {"name": args.name, "token": made}, made)
             case "change":
                 if not any(tenant.name == args.name for tenant in tenants.list()):
                     raise UsageError(f"there is no tenant {args.name!r}")
                 quota = _quota(args, tenants.get(args.name).quota)
-                print(_table([tenants.change(args.name, admin=args.admin, quota=quota)]))
+                changed = tenants.change(args.name, admin=args.admin, quota=quota)
+                return print_answer(args, _json(changed), _table([changed]))
             case "list":
                 found = tenants.list()
                 return print_answer(args, {"tenants": [_json(each) for each in found]}, _table(found))
             case "remove":
                 tenants.remove(args.name)
+                if args.json:
+                    return print_answer(args, {"name": args.name, "removed": True}, "")
             case "token":
-                print(tenants.issue(args.name, revoke=args.revoke))
+                made = tenants.issue(args.name, revoke=args.revoke)
+                return print_answer(args, {"name": args.name, "token": made}, made)
     return 0
 
 
@@ -72,6 +77,7 @@ def _verb(verbs: Any, name: str, meaning: str, *, named: bool = False) -> argpar
     parser.add_argument(
         "--state", type=Path, metavar="DIR", help=f"the controller's state folder ({STATE_VARIABLE})"
     )
+    parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
 

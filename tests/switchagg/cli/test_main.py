@@ -23,6 +23,25 @@ def test_help_has_a_line_for_every_command(capsys: pytest.CaptureFixture[str]) -
         assert meaning.split()[0] in said
 
 
+def test_help_by_topics(capsys: pytest.CaptureFixture[str]) -> None:
+    def said(*words: str) -> str:
+        with pytest.raises(SystemExit) as end:
+            main(["switch", *words])
+        assert end.value.code == 0
+        return capsys.readouterr().out
+
+    short, p4, everything = said("-h"), said("--help", "p4"), said("--help", "all")
+    assert "--engine" in short
+    assert "--program FILE" not in short
+    assert "--program FILE" in p4
+    assert "--engine {" not in p4
+    for topic in ("p4", "ethernet", "p4runtime", "bmv2", "network", "all"):
+        assert re.search(rf"^  --help {topic} ", short, re.M)
+    assert {"--engine", "--program", "--loss", "--p4runtime", "--no-p4", "--interface"} <= set(
+        re.findall(r"--[a-z0-9-]+", everything)
+    )
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
@@ -63,6 +82,11 @@ def test_version() -> None:
             ["job", "create", "a"],
             "switchagg job create: the following arguments are required: --world-size; "
             "see `switchagg job create --help`",
+        ),
+        (
+            ["switch", "--help", "colours"],
+            "switchagg switch: topic is 'colours'; accepted: p4, ethernet, p4runtime, bmv2, network, all; "
+            "see `switchagg switch --help`",
         ),
         (["bench", "policy", "--json", "/dev/null/a"], None),
         (["p4", "check", "/dev/null/a"], None),
