@@ -6,7 +6,7 @@ session.allreduce(x, compressor=ErrorFeedback(chain(TopBlocks(tau=0.1), Ditherin
 from worker_lib.compress.base import Compressor, Message, RangeError, Round
 from worker_lib.compress.dithering import Dithering
 from worker_lib.compress.intsgd import IntSGD
-from worker_lib.compress.memories import EF21, Differences, ErrorFeedback
+from worker_lib.compress.memories import EF21, EF21SGDM, Differences, ErrorFeedback, Marina
 from worker_lib.compress.modular import Modular
 from worker_lib.compress.power import PowerSGD
 from worker_lib.compress.rotation import Rotation
@@ -16,11 +16,13 @@ from worker_lib.compress.sparsifiers import RandomBlocks, Threshold, TopBlocks, 
 
 __all__ = [
     "EF21",
+    "EF21SGDM",
     "Compressor",
     "Differences",
     "Dithering",
     "ErrorFeedback",
     "IntSGD",
+    "Marina",
     "Message",
     "Modular",
     "PowerSGD",

@@ -1,9 +1,11 @@
-"""Compressors with a memory round an inner one: error feedback, EF21, DIANA's differences.
+"""Compressors with a memory round an inner one: error feedback, EF21, MARINA, DIANA's differences.
 
     x --plus or minus a memory--> y --inner--> message;  after the sum the memory moves by what was sent
 
     ErrorFeedback   p = x + e,   C(p) is sent,   e = p - C(p)
     EF21            worker i:  c_i = C(x_i - g_i) is sent,  g_i += c_i;        everyone:  G += sum of c_i
+    EF21SGDM        the same with a moving average of x_i in its place
+    Marina          x_i itself by a coin that all toss alike, else Q(x_i - x_i of the last round) and G += sum
     Differences     worker i:  d_i = Q(x_i - h_i) is sent,  h_i += alpha d_i;  everyone: H += alpha sum d_i
 
 A round whose sum is not finite somewhere leaves the memory there as it was: one NaN must not stay for ever.
@@ -14,7 +16,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -86,7 +88,7 @@ class Following(Remembering):
     Every rank keeps H from the same sums, so it is equal everywhere to the bit and never sent.
     """
 
-    memory_names = ("own", "sum")
+    memory_names: ClassVar[tuple[str, ...]] = ("own", "sum")
 
     @abstractmethod
     def rate(self, size: int, workers: int) -> float:
@@ -190,6 +192,147 @@ class EF21(Following):
     def rate(self, size: int, workers: int) -> float:
         """Returns 1."""
         return 1.0
+
+
+class EF21SGDM(EF21):
+    """EF21 with a moving average of x in its place, which makes it converge with stochastic gradients.
+
+    v_i <- (1 - eta) v_i + eta x_i, and C(v_i - g_i) is sent. EF21 alone may diverge where gradients are
+    noisy, whatever the batch. State: that of EF21 and v_i, "average".
+
+    Fatkhullin, Tyurin, Richtarik: Momentum Provably Improves Error Feedback!, NeurIPS 2023, arXiv 2305.15155,
+    Algorithm 1 (EF21-SGDM); Theorem 3 has its rate, for any contraction and any batch.
+
+    Args:
+        inner: as for `EF21`.
+        eta: in (0, 1]; 1 is EF21. The momentum of an optimizer with this result is in it already.
+
+    Raises:
+        UsageError: eta is out of bounds.
+    """
+
+    memory_names = ("own", "sum", "average")
+
+    def __init__(self, inner: Compressor, eta: float = 0.1) -> None:
+        super().__init__(inner)
+        if not isinstance(eta, int | float) or not 0 < eta <= 1:
+            raise UsageError(f"eta is {eta!r}; accepted: greater than 0, at most 1")
+        self.eta = float(eta)
+
+    def ahead(self, x: Floats) -> Floats:
+        """Returns the difference of the average to this rank's memory; the first average is x."""
+        if "average" not in self._memory:
+            return super().ahead(x)
+        eta, average = x.dtype.type(self.eta), self._of("average", x)
+        result: Floats = average + eta * (x - average) - self._of("own", x)
+        return result
+
+    def decode(self, total: npt.NDArray[Any], message: Message, shared: Words | None, round: Round) -> Floats:
+        """Returns G; the average moves too."""
+        _, y = message.kept
+        average = self._of("own", y) + y
+        result = super().decode(total, message, shared, round)
+        there = np.isfinite(result)
+        self._memory["average"] = np.where(there, average, self._memory.get("average", y.dtype.type(0)))
+        return result
+
+    def describe(self) -> str:
+        """Returns the name, the inner compressor and eta."""
+        return f"EF21SGDM({self.inner.describe()}, eta={self.eta:g})"
+
+
+class Marina(Following):
+    """MARINA: compressed differences to the last round's x, and now and then x itself.
+
+    With probability p, by a coin that all ranks toss alike, x is sent in full, at all ranks; else
+    Q(x_i - x_i of the last round), which is added to what came before. The first round goes in full. State:
+    that of `Following`, and the last x, "last". The sum is right on average only over the coin.
+
+    Gorbunov, Burlachenko, Li, Richtarik: MARINA: Faster Non-Convex Distributed Learning with Compression,
+    ICML 2021, arXiv 2102.07845, Algorithm 1. Gradient descent with a step of at most
+    1 / (L (1 + sqrt((1 - p) omega / (p n)))) finds stationary points (Theorem 2.1), with `mean_omega` in the
+    place of omega / n.
+
+    Args:
+        inner: an unbiased compressor.
+        p: in (0, 1]; by default 1 / (1 + omega), with which both kinds of round cost about the same in all.
+        seed: of the coins.
+
+    Raises:
+        UsageError: `inner` is biased, or p is out of bounds.
+    """
+
+    draws_shared = True
+    memory_names = ("own", "sum", "last")
+
+    def __init__(self, inner: Compressor, p: float | None = None, seed: int = 0) -> None:
+        super().__init__(inner)
+        if not inner.unbiased:
+            raise UsageError(
+                f"inner is {inner.describe()}, which is biased; MARINA needs an unbiased compressor "
+                "(for a contraction there is EF21)"
+            )
+        if p is not None and (not isinstance(p, int | float) or not 0 < p <= 1):
+            raise UsageError(f"p is {p!r}; accepted: greater than 0, at most 1")
+        self.p, self.seed = p, seed
+
+    def check(self, size: int, round: Round) -> None:
+        """Raises `UsageError` if the inner compressor refuses, or neither p nor its omega is known."""
+        super().check(size, round)
+        self.chance(size, round.world_size)
+
+    def chance(self, size: int, workers: int) -> float:
+        """Returns p for vectors of this size."""
+        omega = self.inner.omega(size, workers)
+        if self.p is None and omega is None:
+            raise UsageError(f"p is not given, and {self.inner.describe()} has no omega to set it by")
+        return float(self.p) if self.p is not None else 1 / (1 + (omega or 0.0))
+
+    def rate(self, size: int, workers: int) -> float:
+        """Returns 1."""
+        return 1.0
+
+    def ahead(self, x: Floats) -> Floats:
+        """Returns the difference to the last round's x."""
+        result: Floats = x - self._of("last", x)
+        return result
+
+    def share(self, x: Floats, round: Round) -> Words | Message | None:
+        """Returns the inner compressor's shared words; None in a round in full."""
+        return None if self._in_full(x.size, round) else super().share(x, round)
+
+    def encode(self, x: Floats, shared: Words | None, round: Round) -> Message:
+        """Returns the inner compressor's message, or x."""
+        if self._in_full(x.size, round):
+            return Message(x, kept=(None, x))
+        inner = self.inner.encode(self.ahead(x), shared, round)
+        return replace(inner, kept=(inner, x))
+
+    def own(self, message: Message, shared: Words | None, round: Round) -> Floats:
+        """Returns what this rank has added to the sum."""
+        inner, x = message.kept
+        if inner is None:
+            return message.values
+        result: Floats = self._of("own", x) + self.inner.own(inner, shared, round)
+        return result
+
+    def decode(self, total: npt.NDArray[Any], message: Message, shared: Words | None, round: Round) -> Floats:
+        """Returns the sum; memories move if it is finite."""
+        inner, x = message.kept
+        if inner is None:
+            own, result = x, total
+        else:
+            own = self.own(message, shared, round)
+            result = self._of("sum", x) + self.inner.decode(total, inner, shared, round)
+        if np.isfinite(result).all():
+            self._memory = {"own": own.copy(), "sum": result.copy(), "last": x.copy()}
+        self._done(x.size)
+        return result
+
+    def _in_full(self, size: int, round: Round) -> bool:
+        if not self._memory:
+            return True
+        return int(self._shared_keys(1)[0]) * 2.0**-64 < self.chance(size, round.world_size)
 
 
 class Differences(Following):

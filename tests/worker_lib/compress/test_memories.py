@@ -13,11 +13,13 @@ from tests.seeds import seed_of_this_run
 from worker_lib import UsageError
 from worker_lib.compress import (
     EF21,
+    EF21SGDM,
     Compressor,
     Differences,
     Dithering,
     ErrorFeedback,
     IntSGD,
+    Marina,
     RandomBlocks,
     Round,
     SharedExponent,
@@ -250,3 +252,89 @@ def test_a_memory_of_another_size_is_refused() -> None:
     c.restore_memories({"residual": np.zeros(10)})
     with pytest.raises(UsageError, match="memory 'residual' has 10 elements, and x has 11"):
         c.prepare(11, Round(0, 2))
+
+
+# ---------------------------------------------------------------------- EF21-SGDM and MARINA
+
+
+def test_with_noise_the_average_helps() -> None:
+    # The example of arXiv 2305.15155, section 2: EF21 with noisy gradients goes away from the minimum of
+    # |x|^2 / 2 however small its step is; with momentum it stays.
+    rng = np.random.default_rng(seed_of_this_run())
+
+    def distance(make: Callable[[], Compressor]) -> float:
+        cs = [make()]
+        x = np.zeros(3)
+        seen = []
+        for step in range(4000):
+            k = rng.integers(3)
+            noise = 3.0 * np.array([[2.0, 0, 0], [1, 2, 0], [-3, -2, 0]])[k] if step else np.zeros(3)
+            total, _ = Table(cs).round([x + noise])
+            x = x - 0.003 * total
+            seen.append(float(np.linalg.norm(x)))
+        return float(np.mean(seen[2000:]))
+
+    plain = distance(lambda: EF21(TopBlocks(k=1, block=1)))
+    averaged = distance(lambda: EF21SGDM(TopBlocks(k=1, block=1), eta=0.03))
+    print(f"{plain} {averaged}")
+    assert averaged < plain
+
+
+def test_eta_of_one_is_ef21() -> None:
+    rng = np.random.default_rng(seed_of_this_run())
+    a, b = Table([EF21(TopBlocks(tau=0.2, block=5))]), Table([EF21SGDM(TopBlocks(tau=0.2, block=5), eta=1.0)])
+    for _ in range(5):
+        x = rng.standard_normal(100)
+        assert np.allclose(a.round([x])[0], b.round([x])[0], atol=1e-12)
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_marina_is_its_recursion_and_converges(workers: int) -> None:
+    rng = np.random.default_rng(seed_of_this_run())
+    goals = [rng.standard_normal(60) for _ in range(workers)]
+    inner = chain(RandomBlocks(tau=0.25, block=5), Dithering(levels=4, bits=8))
+    cs = [Marina(inner) for _ in goals]
+    p, w = cs[0].chance(60, workers), inner.mean_omega(60, workers)
+    assert w is not None
+    assert p == pytest.approx(1 / (1 + inner.omega(60, workers)))  # type: ignore[operator]
+    gamma = 1 / (1 + math.sqrt((1 - p) / p * w))  # L = 1
+    table, x, full = Table(cs), np.zeros(60), 0
+    before, last = np.zeros(60), None
+    for _ in range(400):
+        gradients = [x - goal for goal in goals]
+        total, owns = table.round(gradients)
+        assert np.allclose(np.sum(owns, axis=0), total, atol=1e-9)
+        if table.messages[0].values.dtype == np.float64:
+            full += 1
+            assert np.allclose(total, np.sum(gradients, axis=0))
+        else:
+            assert last is not None
+            moved = np.sum(gradients, axis=0) - np.sum(last, axis=0)
+            assert np.linalg.norm(total - before - moved) <= 20 * np.linalg.norm(moved) + 1e-12
+        before, last = total, gradients
+        x = x - gamma * total / workers
+    assert 1 < full < 250
+    assert np.linalg.norm(x - np.mean(goals, axis=0)) < 1e-6
+
+
+def test_marina_leaves_out_what_is_not_finite() -> None:
+    c = Marina(Dithering(levels=4), p=0.5)
+    table = Table([c])
+    x = np.ones(10)
+    table.round([x])
+    bad = x.copy()
+    bad[3] = np.nan
+    assert np.isnan(table.round([bad])[0]).any()
+    for _ in range(5):
+        assert np.isfinite(table.round([x])[0]).all()
+
+
+def test_what_the_new_ones_refuse() -> None:
+    with pytest.raises(UsageError, match="biased; MARINA needs an unbiased compressor"):
+        Marina(TopBlocks(k=1))
+    with pytest.raises(UsageError, match="p is 0; accepted: greater than 0, at most 1"):
+        Marina(Dithering(levels=1), p=0)
+    with pytest.raises(UsageError, match=r"p is not given, and StochasticRounding.* has no omega"):
+        Marina(StochasticRounding(1.0)).prepare(10, Round(0, 1))
+    with pytest.raises(UsageError, match="eta is 2; accepted"):
+        EF21SGDM(TopBlocks(k=1), eta=2)

@@ -16,11 +16,13 @@ from tests.worker_lib.harness import processes, together
 from worker_lib import Session
 from worker_lib.compress import (
     EF21,
+    EF21SGDM,
     Compressor,
     Differences,
     Dithering,
     ErrorFeedback,
     IntSGD,
+    Marina,
     Modular,
     PowerSGD,
     RandomBlocks,
@@ -60,6 +62,8 @@ METHODS: dict[str, Callable[[], Compressor]] = {
     "top, narrow": lambda: chain(TopBlocks(tau=0.1), SharedExponent(8)),
     "threshold": lambda: chain(Threshold(3.0), Dithering(levels=3)),
     "feedback, narrow": lambda: ErrorFeedback(chain(TopBlocks(tau=0.1), SharedExponent(8))),
+    "ef21, averaged": lambda: EF21SGDM(TopBlocks(tau=0.1), eta=0.3),
+    "marina": lambda: Marina(chain(RandomBlocks(tau=0.5), Dithering(levels=8)), p=0.3),
     "ef21": lambda: EF21(TopBlocks(tau=0.1)),
     "diana": lambda: Differences(chain(RandomBlocks(tau=0.5), Dithering(levels=8))),
     "diana, narrow": lambda: Differences(SharedExponent(8)),
