@@ -57,6 +57,10 @@ class SwitchError(SwitchAggError):
     """The switch or its controller is missing, full, or refused a request."""
 
 
+class IntegrityError(SwitchError):
+    """A RESULT is not the sum of what the ranks have sent: words were damaged, or changed on purpose."""
+
+
 class AdmissionError(SwitchError):
     """The controller did not admit the job or this rank.
 

@@ -13,6 +13,7 @@ from switchagg import __version__
 from switchagg.errors import (
     AdmissionError,
     CollectiveTimeout,
+    IntegrityError,
     MismatchError,
     NetworkError,
     PeerError,
@@ -31,6 +32,7 @@ __all__ = [
     "AdmissionError",
     "CollectiveRecord",
     "CollectiveTimeout",
+    "IntegrityError",
     "MismatchError",
     "NetworkError",
     "PeerError",

@@ -59,10 +59,11 @@ class Call:
         union_out: int = 0,
     ) -> None: ...
     nontemporal: bool  # resolved by an engine, by the size of the result
+    checked: bool  # likewise: packets have check words
 
 class Collective:
     """A collective that was submitted. `status`: 0 pending, 1 done, 2 mismatch, 3 timeout, 4 aborted,
-    5 lost, 6 moved; see native/worker/engine.h."""
+    5 lost, 6 moved, 7 damaged; see native/worker/engine.h."""
 
     status: Final[int]
     difference: Final[list[int]]
@@ -99,7 +100,7 @@ class Admission:
 class Engine:
     """One worker's engine in one job; see native/worker/engine.h."""
 
-    def __init__(self, socket: Socket, admission: Admission) -> None:
+    def __init__(self, socket: Socket, admission: Admission, checked: bool = False) -> None:
         """Takes the socket. Raises `OSError`; the socket can then be used again."""
     def submit(self, call: Call, timeout_ns: int, background: bool, generation: int = 0) -> Collective | None:
         """None: the engine is no longer in that generation."""
@@ -114,6 +115,7 @@ class Engine:
         """Takes the socket as the constructor does. Raises `OSError`; the socket can then be used again.
         Raises `ValueError` for a P, K or packet number that cannot be."""
     recovering: Final[bool]
+    damage: Final[int | None]  # packet number whose RESULT was wrong twice
     def request_pause(self) -> None: ...
     pause_requested: Final[bool]
     def set_pause_eventfd(self, descriptor: int) -> None: ...
@@ -151,6 +153,17 @@ def address(array: object) -> int:
 
 # For tests.
 
+class PacketCheck:
+    """See native/worker/check.h; payloads are bytes."""
+
+    def __init__(self, words: int, workers: int, nonce: int) -> None: ...
+    def write(self, packet_number: int, digest: int, words: bytes) -> bytes:
+        """Returns the words with check words behind them."""
+    def holds(
+        self, packet_number: int, digest: int, payload: bytes, all: bool = False, wraps: bool = False
+    ) -> bool: ...
+
+def digest(before: int, words: Sequence[int]) -> int: ...
 def heartbeat(cookie: bytes, sequence: int, report: Sequence[int]) -> bytes:
     """Returns the datagram that a `HeartbeatSender` sends."""
 

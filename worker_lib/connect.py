@@ -13,6 +13,7 @@ deadline=           SWITCHAGG_DEADLINE                as the job was made, or 10
 credential=         SWITCHAGG_TOKEN                   none
 transport=          SWITCHAGG_TRANSPORT               shared memory if the switch is on this host, else UDP
 switch=             SWITCHAGG_SWITCH                  the one whose hosts this address is among, or any
+check=              SWITCHAGG_CHECK                   no
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ def connect(
     priority: int | None = None,
     credential: str | None = None,
     switch: str | None = None,
+    check: bool | None = None,
 ) -> Session:
     """Joins a job and returns this worker's session. Blocks until all ranks have joined.
 
@@ -86,6 +88,9 @@ def connect(
         priority: 0 to 9, of a job that has to wait for room on a switch.
         credential: the tenant's token, where the controller wants one.
         switch: name of the one that this worker attaches to, of several that take it.
+        check: three words of every packet prove the sum of the others, so that damage on the way, in the
+            switch and in shared memory is noticed: it is healed, or an `IntegrityError` is raised. All ranks
+            ask for the same. docs/protocol.md, section 14, has what is certain and what is probable.
 
     Raises:
         UsageError: an argument or variable is missing or out of range.
@@ -118,6 +123,7 @@ def connect(
             return _alone(SkipPolicy(), timeout, name)
         patience = timeout if join_timeout is None else join_timeout
         way = checked_transport(transport)
+        checked = _checked(check)
         wishes: dict[str, Any] = {
             "on_loss": checked_on_loss(on_loss, os.environ.get("SWITCHAGG_ON_LOSS")),
             "deadline": checked_deadline(deadline, os.environ.get("SWITCHAGG_DEADLINE")),
@@ -128,7 +134,7 @@ def connect(
         url, retry = _controller(controller, me, patience, launch)
         return _join(
             url, name, me, size, address=address, timeout=timeout, patience=patience, words=words,
-            slots=slots, transport=way, retry=retry, **wishes,
+            slots=slots, transport=way, check=checked, retry=retry, **wishes,
         )  # fmt: skip
     except SwitchAggError as error:
         # The message says all; frames and causes from in here would stand between it and the caller's line.
@@ -152,6 +158,7 @@ def _join(
     words: int | None,
     slots: int | None,
     transport: str,
+    check: bool,
     address: str | None = None,
     retry: bool = False,
     may_group: bool = True,
@@ -175,7 +182,7 @@ def _join(
         raise
     try:
         engine, used = start_engine(
-            sock, member, transport, lambda admission: _native.Engine(sock.native, admission)
+            sock, member, transport, lambda admission: _native.Engine(sock.native, admission, check)
         )
         monitor = MembershipMonitor(
             engine, member, transport=transport, used=used, address=own, runtime=SYSTEM
@@ -198,7 +205,7 @@ def _join(
             return _join(
                 url, label, list(ranks).index(session.rank), len(ranks), address=own, timeout=timeout,
                 patience=patience, words=narrow or member.words, slots=few or member.slots,
-                transport=transport, may_group=False, **wishes,
+                transport=transport, check=check, may_group=False, **wishes,
             )  # fmt: skip
         except AdmissionError as error:
             if error.code == "join_timeout":
@@ -250,6 +257,16 @@ def _seconds(variable: str, default: float) -> float:
         return float(text) if text else default
     except ValueError:
         raise UsageError(f"{variable} is {text!r}; accepted: seconds greater than 0") from None
+
+
+def _checked(given: bool | None) -> bool:
+    """Returns what was asked for: by argument, or by SWITCHAGG_CHECK."""
+    if given is not None:
+        return given
+    text = os.environ.get("SWITCHAGG_CHECK") or "0"
+    if text not in ("0", "1"):
+        raise UsageError(f"SWITCHAGG_CHECK is {text!r}; accepted: 0, 1")
+    return text == "1"
 
 
 def _leave_at_exit() -> None:

@@ -267,10 +267,15 @@ class Membership:
             self._ask("proceed", {"token": self.token, "address": address, "port": port}, timeout)
         )
 
-    def replay(self, lowest: int, address: str, port: int, timeout: float) -> Membership:
-        """Says that the switch is gone, and which RESULT this rank lacks; waits for the others, for `timeout`
-        seconds. Returns the membership on another switch. Raises as `attach` does."""
-        body = {"token": self.token, "lowest": lowest, "address": address, "port": port}
+    def replay(
+        self, lowest: int, address: str, port: int, timeout: float, *, damaged: bool = False
+    ) -> Membership:
+        """Says that the switch is gone, or its RESULTs `damaged`, and which RESULT this rank lacks; waits for
+        the others, for `timeout` seconds. Returns the membership on another switch, or on the same. Raises as
+        `attach` does."""
+        body: dict[str, Any] = {"token": self.token, "lowest": lowest, "address": address, "port": port}
+        if damaged:
+            body["damaged"] = True
         return self._renewed(self._ask("replay", body, timeout))
 
     def _renewed(self, answer: dict[str, Any]) -> Membership:

@@ -31,7 +31,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from switchagg.errors import SwitchAggError, SwitchError, UsageError, WorkerLostError
+from switchagg.errors import IntegrityError, SwitchAggError, SwitchError, UsageError, WorkerLostError
 from switchagg.wire.heartbeat import MAX_DEADLINE, MIN_DEADLINE
 
 OnLoss = Literal["fail", "shrink"]
@@ -111,13 +111,16 @@ class Gone:
 
     Attributes:
         text: "job 'x' was evicted: maintenance".
+        damaged: a RESULT was not the sum.
     """
 
     text: str
+    damaged: bool = False
 
     def error(self, doing: str) -> SwitchError:
         """The exception for one collective or call."""
-        return SwitchError(f"{self.text}; {doing} was interrupted. The session is broken: connect again.")
+        kind = IntegrityError if self.damaged else SwitchError
+        return kind(f"{self.text}; {doing} was interrupted. The session is broken: connect again.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -170,6 +170,15 @@ class MembershipMonitor:
         self._events.put((self._stream_number, {"event": "failover", "job": job}))
         self._wake()
 
+    def wrong(self, damage: int) -> str:
+        """Says of which switch, packet and slot a RESULT was wrong."""
+        member = self.member
+        slot = member.base + (member.first_seq + damage) % member.slots
+        return (
+            f"the RESULT of packet number {damage}, in slot {slot} of the switch at {member.switch_address}:"
+            f"{member.switch_port}, is not the sum of what the ranks have sent"
+        )
+
     def drop(self) -> None:
         """Ends the threads, and closes the stream without a leave. From any thread."""
         self._dropped = True
@@ -222,6 +231,8 @@ class MembershipMonitor:
                 self._wakeup.wait()
                 self._take_events()
                 while not self._ended():
+                    if self._engine.damage is not None:
+                        self._failover_wanted = True
                     if self._failover_wanted:
                         self._go_over()
                     elif self._change_wanted or self._engine.halted:
@@ -379,12 +390,17 @@ class MembershipMonitor:
     def _go_over(self) -> None:
         """Suspend, replay, move; see docs/protocol.md, section 13."""
         lowest = self._engine.suspend()
+        damage = self._engine.damage
         try:
             if self._offer is None:
                 self._offer = bind(self._address)
-            new = self.member.replay(lowest, self._offer.address, self._offer.port, _PATIENCE)
+            new = self.member.replay(
+                lowest, self._offer.address, self._offer.port, _PATIENCE, damaged=damage is not None
+            )
         except AdmissionError as error:
             if error.code not in _TEMPORARY:
+                if damage is not None:
+                    return self._end(Gone(f"{self.wrong(damage)}; {error}", damaged=True))
                 return self._end(Gone(str(error)))
         except SwitchError:  # as in `_change`
             pass

@@ -595,7 +595,7 @@ class Session:
 
         Returns:
             ``packets_sent``, ``packets_received``, ``packets_data``, ``packets_skip``; ``bytes_sent`` and
-            ``bytes_received`` (UDP payload); ``retransmissions``; ``rtt_seconds`` (smoothed) and
+            ``bytes_received`` (UDP payload); ``retransmissions``; ``results_damaged`` (of checked sums); ``rtt_seconds`` (smoothed) and
             ``rto_seconds`` (the retransmission timer); ``blocks_total``, ``blocks_union`` (non-zero at any
             rank) and ``blocks_skipped``; ``collectives``; ``elements`` of their tensors, of these
             ``exact_elements`` and ``bounded_elements`` (see `allreduce`; others were integers, bytes or in
@@ -610,7 +610,7 @@ class Session:
         raw: dict[str, int] = state.engine.stats() if state.engine is not None else {}
         names = (
             "collectives", "packets_sent", "packets_received", "packets_data", "packets_skip",
-            "bytes_sent", "bytes_received", "retransmissions", "results_ignored",
+            "bytes_sent", "bytes_received", "retransmissions", "results_ignored", "results_damaged",
             "send_calls", "receive_calls", "refused", "blocks_total", "blocks_union",
             "elements", "exact_elements", "bounded_elements", "refined_elements",
         )  # fmt: skip

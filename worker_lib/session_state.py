@@ -21,14 +21,14 @@ from worker_lib import _native
 from worker_lib.membership import Loss
 from worker_lib.monitor import MembershipMonitor
 
-PENDING, DONE, MISMATCH, TIMEOUT, ABORTED, LOST, MOVED = range(7)  # statuses of a `_native.Collective`
+PENDING, DONE, MISMATCH, TIMEOUT, ABORTED, LOST, MOVED, DAMAGED = range(8)  # statuses of a `_native.Collective`
 NO_ANSWER: Final = "the controller does not answer either"
 _ASK_TIMEOUT: Final = 3.0  # seconds for asking the controller who is missing, after a timeout
 _PROBE_SECONDS: Final = 0.5  # for a small packet's answer
 _LEAVE_SECONDS: Final = 5.0  # at most, for other threads to come out of the engine
 _RECORDS: Final = 32  # collectives that a session remembers
 _TOLD: Final = 4  # of these, in the notes of an error
-_STATUSES: Final = ("pending", "done", "mismatch", "timed out", "aborted", "lost", "withdrawn")
+_STATUSES: Final = ("pending", "done", "mismatch", "timed out", "aborted", "lost", "withdrawn", "damaged")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class CollectiveRecord:
         generation: the membership that it belongs to; counts from 0.
         number: of the call in that generation, from 0: the same at all ranks.
         call: "allreduce(float32, shape (10,), sum, 32 bits)".
-        status: "pending", "done", "mismatch", "timed out", "aborted", "lost" or "withdrawn".
+        status: "pending", "done", "mismatch", "timed out", "aborted", "lost", "withdrawn" or "damaged".
         called: seconds since the epoch.
         seconds: that it took, or has taken so far.
         packets, results: packet numbers assigned so far, and RESULTs that have come for them.

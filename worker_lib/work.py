@@ -23,6 +23,7 @@ from typing import Any, Final, TypeVar
 
 from switchagg.errors import (
     CollectiveTimeout,
+    IntegrityError,
     MismatchError,
     SessionBrokenError,
     SwitchAggError,
@@ -34,6 +35,7 @@ from worker_lib import _native
 from worker_lib.plan import BOUNDED, EXACT, ReduceOp, differing_fields
 from worker_lib.session_state import (
     ABORTED,
+    DAMAGED,
     DONE,
     LOST,
     MISMATCH,
@@ -189,6 +191,7 @@ class Work:
                 the session goes on without it; an in-place tensor is undefined.
             CollectiveTimeout: not done in time; the session is broken, an in-place tensor undefined.
             SwitchError: the switch is gone; the session is broken.
+            IntegrityError: a checked sum is wrong, also after all ranks had sent it again; the same.
             SessionBrokenError: the session was broken before.
         """
         try:
@@ -347,6 +350,8 @@ class Work:
                 f"ranks called {name} before and after another rank came back, and its result depends on how "
                 "many they are. Nothing was changed; call it again."
             )
+        if status == DAMAGED and state.broken is None:
+            return self._damaged()
         if status == TIMEOUT:
             return self._timed_out(native, self._seconds, f"{name} timed out")
         if status == LOST and monitor is not None:
@@ -363,6 +368,23 @@ class Work:
             f"{name} was abandoned: {state.broken or 'the session was closed'}. Its tensor is undefined; "
             "connect again."
         )
+
+    def _damaged(self) -> SwitchAggError:
+        """Breaks the session, and leaves the job: the sum stays wrong, whoever sends what again."""
+        state = self._state
+        assert state.engine is not None
+        assert state.monitor is not None
+        damage = state.engine.damage
+        assert damage is not None
+        wrong = state.monitor.wrong(damage)
+        state.break_off(wrong)
+        error = IntegrityError(
+            f"{self.called()} on rank {state.rank}: {wrong}, also after they have sent it again. A switch, a path "
+            "or a rank's memory changes words. The result is undefined; the session is broken: connect again."
+        )
+        state.with_record(error)
+        state.leave_at_once(error)
+        return error
 
     def _timed_out(self, native: _native.Collective, timeout: float, why: str) -> SwitchAggError:
         """Breaks the session, and leaves the job, so that no other rank waits for its own time-out.

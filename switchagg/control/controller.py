@@ -260,16 +260,26 @@ class Controller:
             return future
 
     def replay(
-        self, tenant: Tenant, name: str, rank: int, token: int, lowest: int, address: str, port: int
+        self,
+        tenant: Tenant,
+        name: str,
+        rank: int,
+        token: int,
+        lowest: int,
+        address: str,
+        port: int,
+        *,
+        damaged: bool = False,
     ) -> Future[AdmittedView]:
         """A rank's switch is gone: it lacks RESULTs from packet `lowest` on, and has a new address and port.
 
-        Returns the event ``admitted`` of the switch where the job goes on, once it is installed there.
+        With `damaged` the switch is there, and gives wrong sums. Returns the event ``admitted`` of the switch
+        where the job goes on, once it is installed there.
         """
         with self._core.changing() as book:
             member = self._present(tenant, name, rank, token)
             with self._core.streams.call(member, ChangeStep.replay) as future:
-                book.failovers.report(member, token, lowest, address, port)
+                book.failovers.report(member, token, lowest, address, port, damaged=damaged)
             return future
 
     def _present(self, tenant: Tenant, name: str, rank: int, token: int) -> Member:

@@ -30,6 +30,7 @@ class Options:
             everything without looking; ``"auto"`` leaves it to the job's policy.
         block_size: elements a block; None leaves it to the controller.
         transport: ``"shm"``, ``"udp"`` or ``"auto"``, as in `worker_lib.connect`.
+        check: sums are checked, as `worker_lib.connect` says.
         fallback: when the switch is lost: ``"error"`` raises, ``"gloo"`` goes on through gloo; see
             `worker_lib.torch.fallback` for the cost of that.
 
@@ -43,6 +44,7 @@ class Options:
     blocks: str = "auto"
     block_size: int | None = None
     transport: str | None = None
+    check: bool | None = None
     fallback: str = "error"
 
     def __post_init__(self) -> None:

@@ -249,7 +249,7 @@ def join(
         if rank == 0:
             store.set(_KEY, json.dumps(answer))
         session = connect(
-            controller.url, name, rank, size, timeout=seconds, transport=options.transport,
+            controller.url, name, rank, size, timeout=seconds, transport=options.transport, check=options.check,
             join_timeout=max(1.0, deadline - time.monotonic()), credential=controller.credential,
             on_loss="fail",  # another number of ranks is another job
         )  # fmt: skip

@@ -162,11 +162,14 @@ class Proceed(Bearing):
 
 
 class Replay(Bearing):
-    """A member whose switch is gone goes over to another one, from this address."""
+    """A member whose switch is gone, or gives wrong sums, goes over to another one, from this address."""
 
     lowest: int = Field(ge=0, le=_COUNT, description="The lowest packet number whose RESULT it lacks.")
     address: Address
     port: Port
+    damaged: bool = Field(
+        default=False, description="The switch is there, but a RESULT is not the sum; it may be that one again."
+    )
 
 
 class Problem(BaseModel):

@@ -286,8 +286,10 @@ def member_routes(service: Service) -> APIRouter:
 
     @routes.post("/{rank}/replay", summary="Replay", **answering(answers.AdmittedView, *_BODY, *_PROCEED))
     async def replay(name: Name, rank: Rank, asked: Replay, tenant: Asking, request: Request) -> Response:
-        """Goes over to another switch, since this one is gone. Waits for all members."""
-        future = controller.replay(tenant, name, rank, asked.token, asked.lowest, asked.address, asked.port)
+        """Goes over to another switch, since this one is gone or gives wrong sums. Waits for all members."""
+        future = controller.replay(
+            tenant, name, rank, asked.token, asked.lowest, asked.address, asked.port, damaged=asked.damaged
+        )
         return JSONResponse(await unless_gone(request, asyncio.wrap_future(future)))
 
     return routes

@@ -1,6 +1,6 @@
 """Failovers of running jobs: a switch is gone, and the job goes on at another one. No I/O and no clock.
 
-    a switch cannot be reached, has restarted, or refuses a member's packets
+    a switch cannot be reached, has restarted, refuses a member's packets, or gives it a wrong sum twice
        |      ranges of the job's P and K are reserved on switches that are up; members are told
        |      each reports the lowest packet number whose RESULT it lacks, and its new UDP port
     all have: the generation is removed, and installed there, from the lowest of these packet numbers on
@@ -110,11 +110,14 @@ class Failovers:
 
     # Calls of members.
 
-    def report(self, member: Member, token: int, lowest: int, address: str, port: int) -> None:
+    def report(
+        self, member: Member, token: int, lowest: int, address: str, port: int, *, damaged: bool = False
+    ) -> None:
         """A member has stopped sending, lacks the RESULT of packet number `lowest`, and has a new port.
 
-        The answer comes as an `AnswerStep`. Where no failover is under way, this begins one. Raises
-        `AdmissionError` if the job is over, the port is another's, or there is no other switch.
+        The answer comes as an `AnswerStep`. Where no failover is under way, this begins one. Where a RESULT
+        was `damaged` and no other switch has room, the job begins anew at its own. Raises `AdmissionError` if
+        the job is over, the port is another's, or there is no other switch.
         """
         job = member.job
         if job.state not in (JobState.running, JobState.moving) or member.state is not MemberState.joined:
@@ -132,7 +135,9 @@ class Failovers:
         check_address_free(job, (address, port), member.rank)
         if job.failover is None:
             gone = member.admission.switch
-            if not self.begin(job, gone, f"rank {member.rank} cannot reach switch {gone!r}"):
+            trouble = "got a wrong sum from" if damaged else "cannot reach"
+            why = f"rank {member.rank} {trouble} switch {gone!r}"
+            if not self.begin(job, gone, why) and not (damaged and self.begin(job, gone, why, back=True)):
                 raise self._refusal(job, gone)
         assert job.failover is not None
         if job.failover.first is None:

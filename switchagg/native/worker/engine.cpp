@@ -50,6 +50,7 @@ Engine::Engine(std::unique_ptr<Port> port, const Admission& admission, Surroundi
       port_(std::move(port)),
       admission_(admission),
       stride_(wire::kHeaderBytes + 4 * admission.words),
+      checked_(surroundings.checked),
       window_(admission.slots, batch(), admission.window_limit),
       ring_(port_->packet_memory(static_cast<size_t>(admission.slots) * stride_)),
       has_payload_(admission.slots),
@@ -57,6 +58,7 @@ Engine::Engine(std::unique_ptr<Port> port, const Admission& admission, Surroundi
       policy_(Policy::valid(admission.policy) ? admission.policy : Policy::kValid | 64),
       policy_sent_(policy_.load()) {
   received_.reserve(1024);
+  make_check();
 }
 
 uint32_t Engine::batch() const {
@@ -351,6 +353,8 @@ void Engine::begin(Collective& c) {
   c.begun = true;
   c.start = c.end = window_.next();
   c.call.pause = admission_.rank == 0 && pause_requested_.exchange(false);
+  c.call.checked = checked_;
+  c.call.resolve_disjoint();
   // Every header before this one has its RESULT, the same at all ranks, so all settle the call alike.
   Policy::resolve(c.call, policy_);
   c.call.policy = policy_sent_;
@@ -360,7 +364,7 @@ void Engine::begin(Collective& c) {
   for (uint64_t from = 0; from < c.call.count && !c.call.withdrawn; from += each)
     c.segments.emplace_back().call = c.call.segment(from, std::min(each, c.call.count - from));
   const uint64_t segments = c.segments.size();
-  c.header_has_plan = segments == 1 && kPlanHeaderWords + c.call.rest_words() <= admission_.words;
+  c.header_has_plan = segments == 1 && kPlanHeaderWords + c.call.rest_words() <= payload_words();
   c.steps = static_cast<uint32_t>(1 + kinds_of_steps(c.call) * segments);
   if (!c.call.withdrawn) stats_.blocks_total += c.call.blocks();
 }
@@ -375,7 +379,7 @@ bool Engine::start_step(Collective& c) {
   if (step.kind == Step::Kind::plan || (step.kind == Step::Kind::header && c.header_has_plan)) {
     SegmentState& s = c.segments[step.segment];
     if (!s.plan) {
-      s.plan = std::make_unique<Plan>(s.call, admission_.words, c.header_has_plan);
+      s.plan = std::make_unique<Plan>(s.call, payload_words(), c.header_has_plan);
       if (c.call.auto_zeros) s.probed = probe_.sample_input(s.call, step.segment);
     }
     if (s.plan && !s.plan->scanned()) {
@@ -390,7 +394,7 @@ bool Engine::start_step(Collective& c) {
     SegmentState& s = c.segments[step.segment];
     if (!c.opened || s.steps_done < c.lag) return false;
     const Plan* plan = c.call.kind == Kind::no_op ? nullptr : s.plan.get();
-    if (c.lag == 1) s.sequence = std::make_unique<Sequence>(s.call, plan, admission_.words);
+    if (c.lag == 1) s.sequence = std::make_unique<Sequence>(s.call, plan, payload_words());
     if (step.kind == Step::Kind::plan) {
       packets = c.header_has_plan ? 0 : s.plan->packets();
     } else if (step.kind == Step::Kind::exponents) {
@@ -399,9 +403,11 @@ bool Engine::start_step(Collective& c) {
       packets = s.stream->refinement().open_ranges();
     } else if (step.kind == Step::Kind::rest) {
       packets = s.stream->refinement().open_rest();
+      if (checked_) s.digest = digest(s.digest, s.stream->refinement().ranges());
       stats_.refined_elements += s.stream->refinement().elements().size();
     } else {
-      s.stream = std::make_unique<Stream>(s.call, plan, *s.sequence, admission_.words);
+      s.stream = std::make_unique<Stream>(s.call, plan, *s.sequence, payload_words());
+      if (checked_ && plan) s.digest = digest(digest(c.digest, plan->agreed()), s.sequence->exponents());
       packets = s.stream->packets();
       c.blocks_union += s.sequence->union_blocks();
       stats_.blocks_union += s.sequence->union_blocks();
@@ -435,6 +441,9 @@ void Engine::step_done(Collective& c, const Step& step) {
   if (step.kind != Step::Kind::header) {
     SegmentState& s = c.segments[step.segment];
     ++s.steps_done;
+    if (checked_ && ((step.kind == Step::Kind::stream && !s.stream->claims_hold()) ||
+                   (step.kind == Step::Kind::rest && !s.stream->refinement().claims_hold())))
+      return break_damaged(step.start);
     if (step.kind == Step::Kind::exponents) s.sequence->agree();
     if (s.steps_done == kinds_of_steps(c.call)) {
       s.stream->finish();
@@ -485,11 +494,16 @@ bool Engine::build(Collective& c, uint64_t packet_number) {
     filled = c.segments[step.segment].stream->refinement().encode_ranges(packet, payload);
   } else if (step.kind == Step::Kind::rest) {
     is_or = false;
-    filled = c.segments[step.segment].stream->refinement().encode_rest(packet, reinterpret_cast<uint32_t*>(payload));
+    filled = c.segments[step.segment].stream->refinement().encode_rest(packet, payload);
   } else if (step.kind == Step::Kind::plan || c.header_has_plan) {
     filled = c.segments[step.segment].plan->encode(packet, payload);
   } else {
-    PlanHeader::encode(c.call, admission_.words, payload);
+    PlanHeader::encode(c.call, payload_words(), payload);
+  }
+  if (checked_ && filled) {
+    std::fill_n(payload + 4 * size_t{payload_words()}, 4 * PacketCheck::kWords, uint8_t{0});
+    if (step.kind == Step::Kind::header) PlanHeader::protect(c.call, payload_words(), payload);
+    if (!is_or && c.call.kind != Kind::no_op) check_->write(packet_number, c.segments[step.segment].digest, payload);
   }
   wire::Header header;
   header.op = static_cast<uint8_t>(is_or ? wire::Op::OR : wire::Op::SUM);
@@ -536,16 +550,18 @@ bool Engine::retransmit(int64_t now) {
   lost_.clear();
   window_.detect_lost(now, lost_);
   if (lost_.empty()) return false;
-  for (uint64_t packet_number : lost_) {
-    uint8_t* to = record(packet_number);
-    const bool filled = has_payload_[packet_number & (admission_.slots - 1)];
-    to[wire::kFlagsOffset] |= wire::kFlagRetransmission;
-    // The answer has it too, if it is for this worker alone.
-    wire::store16(to + wire::kReplyOffset, Window::stamp(now));
-    (filled ? data_ : skips_).push_back({to, filled ? stride_ : wire::kHeaderBytes});
-  }
+  for (uint64_t packet_number : lost_) push_again(packet_number, now);
   transmit();
   return true;
+}
+
+void Engine::push_again(uint64_t packet_number, int64_t now) {
+  uint8_t* to = record(packet_number);
+  const bool filled = has_payload_[packet_number & (admission_.slots - 1)];
+  to[wire::kFlagsOffset] |= wire::kFlagRetransmission;
+  // The answer has it too, if it is for this worker alone.
+  wire::store16(to + wire::kReplyOffset, Window::stamp(now));
+  (filled ? data_ : skips_).push_back({to, filled ? stride_ : wire::kHeaderBytes});
 }
 
 bool Engine::receive(int64_t now) {
@@ -571,6 +587,11 @@ bool Engine::receive(int64_t now) {
       ++stats_.ignored;
       continue;
     }
+    if (checked_ && ahead >= 0 && !is_right(window_.base() + static_cast<uint64_t>(ahead), filled ? r.words : nullptr)) {
+      on_damaged(window_.base() + static_cast<uint64_t>(ahead), now);
+      if (broken_) return true;
+      continue;
+    }
     const bool is_new = ahead >= 0 && window_.on_result(window_.base() + static_cast<uint64_t>(ahead));
     if (h.reply != 0) window_.answered(h.reply, is_new, now);
     if (!is_new) {
@@ -580,7 +601,9 @@ bool Engine::receive(int64_t now) {
     const uint64_t packet_number = window_.base() + static_cast<uint64_t>(ahead);
     accepted_.push_back(packet_number);
     on_result(packet_number, filled ? r.words : nullptr);
+    if (broken_) return true;
   }
+  if (!data_.empty() || !skips_.empty()) transmit();  // asks again for RESULTs that were damaged
   stats_.results += accepted_.size();
   stats_.decode_ns += clock_() - got;
   if (!accepted_.empty()) {
@@ -590,21 +613,26 @@ bool Engine::receive(int64_t now) {
   return true;
 }
 
+// The collective that a packet is of, and the index of its step among the active ones. Null: it is of none any more, or its RESULT
+// was held before a move to another switch.
+Collective* Engine::find(uint64_t packet_number, size_t* index) {
+  if (packet_number < replay_end_ && held_[packet_number & (admission_.slots - 1)]) return nullptr;
+  for (auto& candidate : queue_) {
+    Collective& c = *candidate;
+    if (!c.begun || packet_number < c.start || packet_number >= c.end) continue;
+    *index = 0;
+    while (*index < c.active.size() && packet_number >= c.active[*index].end) ++*index;
+    return *index == c.active.size() || packet_number < c.active[*index].start ? nullptr : &c;
+  }
+  return nullptr;
+}
+
 // A RESULT that the window has not had before.
 void Engine::on_result(uint64_t packet_number, const uint8_t* payload) {
-  if (packet_number < replay_end_ && held_[packet_number & (admission_.slots - 1)]) return;
-  Collective* found = nullptr;
-  for (auto& candidate : queue_) {
-    if (candidate->begun && packet_number >= candidate->start && packet_number < candidate->end) {
-      found = candidate.get();
-      break;
-    }
-  }
+  size_t index = 0;
+  Collective* const found = find(packet_number, &index);
   if (!found) return;
   Collective& c = *found;
-  size_t index = 0;
-  while (index < c.active.size() && packet_number >= c.active[index].end) ++index;
-  if (index == c.active.size() || packet_number < c.active[index].start) return;
   Step& step = c.active[index];
   const uint64_t packet = packet_number - step.start;
   ++c.results;
@@ -619,7 +647,7 @@ void Engine::on_result(uint64_t packet_number, const uint8_t* payload) {
   } else if (step.kind == Step::Kind::ranges) {
     s->stream->refinement().decode_ranges(packet, payload);
   } else if (step.kind == Step::Kind::rest) {
-    s->stream->refinement().decode_rest(packet, reinterpret_cast<const uint32_t*>(payload));
+    s->stream->refinement().decode_rest(packet, payload);
   } else {
     // A RESULT without words is no header.
     const bool mismatch = !payload || PlanHeader::mismatch(payload, c.difference, &c.policy);
@@ -642,6 +670,7 @@ void Engine::on_result(uint64_t packet_number, const uint8_t* payload) {
     }
     c.opened = true;
     c.opened_at = clock_();
+    if (checked_) c.digest = PlanHeader::digest(payload);
     if (c.header_has_plan) s->plan->decode(0, payload);
   }
   if (step.results < step.end - step.start) return;

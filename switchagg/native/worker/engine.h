@@ -20,6 +20,9 @@
 // Every packet from that number on is sent again as it was, under new tokens; RESULTs that are held are not taken twice.
 // Nothing is scanned, rounded or decoded again, so the results have the bits that they would have had.
 //
+// Checked (section 14), a RESULT that cannot be the sum is dropped, and asked for again. If the answer is wrong too, the ranks
+// have to send the packet again, as to another switch: `damage` says so, through the eventfd. If it still is, the engine breaks.
+//
 // The buffers of a Call belong to the caller, who keeps them until the collective's status is no longer pending, or until
 // abort() has returned.
 #pragma once
@@ -28,9 +31,11 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -38,6 +43,7 @@
 #include "switchagg/native/shared/clock.h"
 #include "switchagg/native/shared/port.h"
 #include "switchagg/native/shared/wire.h"
+#include "switchagg/native/worker/check.h"
 #include "switchagg/native/worker/density.h"
 #include "switchagg/native/worker/plan.h"
 #include "switchagg/native/worker/stream.h"
@@ -64,6 +70,7 @@ enum class Status : uint8_t {
   aborted = 4,
   lost = 5,   // a rank that it needs was lost or has left
   moved = 6,  // withdrawn: called before a change of membership, for another number of ranks; nothing was done
+  damaged = 7,  // a RESULT is not the sum of what ranks have sent, also after they have sent it again
 };
 
 // A collective is sent in steps, each a range of packet numbers. The header is sent alone, until its RESULT is there. Plans
@@ -89,6 +96,7 @@ struct SegmentState {
   std::unique_ptr<Stream> stream;
   uint32_t steps_done = 0;
   std::vector<uint64_t> probed;  // groups whose density is sampled
+  uint64_t digest = 0;           // with check words: of what the ranks have agreed on, for the step that is sent
 };
 
 struct Collective {
@@ -108,6 +116,7 @@ struct Collective {
   uint64_t index = 0;                 // in its generation
   Status ended = Status::pending;     // its own end; becomes `status` when all earlier ones have ended
   bool header_has_plan = false;       // one packet holds all of the plan
+  uint64_t digest = 0;                // of its header
   uint64_t start = 0, end = 0;        // packet numbers assigned so far
   uint32_t next_step = 0, steps = 0, done_steps = 0;
   uint32_t turn = 0, lag = 0;         // of the next step after the header: it is of segment turn - lag
@@ -124,6 +133,7 @@ struct EngineStats {
   // Of those elements: in exact sums, in bounded sums, and of the latter those that took more words.
   uint64_t exact_elements = 0, bounded_elements = 0, refined_elements = 0;
   uint64_t packet_numbers = 0;  // packets sent for the first time
+  uint64_t damaged = 0;         // RESULTs that could not be right
   int64_t scan_ns = 0, quantize_ns = 0, send_ns = 0, receive_ns = 0, wait_ns = 0, decode_ns = 0;
   int64_t plan_ns = 0;  // waited for plans only, after the header's RESULT
   int64_t busy_ns = 0;  // with a collective in progress
@@ -139,6 +149,7 @@ struct EngineStats {
 
 // Handed to an engine besides its port. The clock serves deadlines that begin with a call, and statistics.
 struct Surroundings {
+  bool checked = false;  // packets have check words, in every generation
   Clock clock = now_ns;
   bool background_thread = true;  // false: whoever looks at wants_driver() drives, by step()
 };
@@ -184,6 +195,11 @@ class Engine {
   bool recovering() {
     auto lock = contend();
     return !broken_ && (suspended_ || replaying());
+  }
+  // The packet number whose RESULT was damaged twice, until move(); or for good, if the engine is broken by it.
+  std::optional<uint64_t> damage() {
+    auto lock = contend();
+    return damage_;
   }
   // On rank 0: the next header makes all ranks freeze after its collective. When an engine has, it signals the eventfd
   // that set_pause_eventfd() gave.
@@ -232,8 +248,14 @@ class Engine {
   void drive(std::unique_lock<std::mutex>& lock, Collective* until, int64_t until_ns);
   bool receive(int64_t now);
   void on_result(uint64_t packet_number, const uint8_t* payload);
+  Collective* find(uint64_t packet_number, size_t* index);
+  bool is_right(uint64_t packet_number, const uint8_t* payload);
+  bool is_right_or(const Step& step, uint64_t packet_number, const uint8_t* payload);
+  void on_damaged(uint64_t packet_number, int64_t now);
+  void break_damaged(uint64_t packet_number);
   bool send_new(int64_t now);
   bool retransmit(int64_t now);
+  void push_again(uint64_t packet_number, int64_t now);
   bool advance();
   void begin(Collective& c);
   bool start_step(Collective& c);
@@ -255,6 +277,8 @@ class Engine {
   void readdress(uint8_t* packet, uint64_t packet_number) const;
   bool expire(int64_t now);
   void adopt(const Admission& admission);
+  void make_check();
+  uint32_t payload_words() const { return admission_.words - (checked_ ? PacketCheck::kWords : 0); }
   bool waits_for_plans() const;
   void break_all(Status status);
   uint8_t* record(uint64_t packet_number) { return ring_ + (packet_number & (admission_.slots - 1)) * stride_; }
@@ -264,6 +288,12 @@ class Engine {
   std::unique_ptr<Port> port_;
   Admission admission_;
   uint32_t stride_;
+  const bool checked_;
+  std::optional<PacketCheck> check_;
+  // RESULTs of packet numbers that were damaged, and how often; those sent again by all ranks for that.
+  std::map<uint64_t, uint32_t> damaged_;
+  std::set<uint64_t> replayed_;
+  std::optional<uint64_t> damage_;
   Window window_;
   uint8_t* ring_;  // the last P packets sent, for retransmissions; the port's memory
   std::vector<uint8_t> has_payload_;

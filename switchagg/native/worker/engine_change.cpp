@@ -5,10 +5,13 @@
 #include <string>
 
 #include "switchagg/native/shared/clock.h"
+#include "switchagg/native/shared/udp_port.h"
 #include "switchagg/native/worker/engine.h"
 
 namespace switchagg {
 namespace {
+
+constexpr uint32_t kAsked = 2;  // damaged RESULTs of a packet number after which the ranks send it again
 
 // True if a call means the same under both memberships.
 bool means_the_same(const Call& call, const Admission& before, const Admission& after) {
@@ -85,6 +88,7 @@ bool Engine::resume(std::unique_ptr<Port> port, const Admission& admission, bool
 // Initializes the state of a new generation.
 void Engine::adopt(const Admission& admission) {
   admission_ = admission;
+  make_check();
   stride_ = wire::kHeaderBytes + 4 * admission.words;
   window_ = Window(admission.slots, batch(), admission.window_limit);
   ring_ = port_->packet_memory(static_cast<size_t>(admission.slots) * stride_);
@@ -145,11 +149,84 @@ bool Engine::move(std::unique_ptr<Port> port, const Admission& admission, uint64
   window_ = Window(admission.slots, batch(), admission.window_limit, first);
   last_result_ = 0;
   suspended_ = false;
+  if (damage_) replayed_.insert(*damage_);
+  damage_.reset();
+  damaged_.clear();
   if (replaying()) {  // other ranks may need what this one needs no more
     begin_background();
   }
   changed_.notify_all();
   return true;
+}
+
+// ------------------------------------------------------------------------------------------------ damaged RESULTs
+
+// The check words of a generation are the same at any switch.
+void Engine::make_check() {
+  check_.reset();
+  damaged_.clear();
+  replayed_.clear();
+  damage_.reset();
+  if (checked_)
+    check_.emplace(admission_.words - PacketCheck::kWords, admission_.workers,
+                   uint64_t{admission_.job} << 32 | admission_.first_seq);
+}
+
+// True unless this cannot be the RESULT of what ranks have sent. Null: it has no words.
+bool Engine::is_right(uint64_t packet_number, const uint8_t* payload) {
+  if (packet_number >= window_.next() || window_.holds(packet_number)) return true;  // not taken anyway
+  size_t index = 0;
+  const Collective* const c = find(packet_number, &index);
+  if (!c || c->call.kind == Kind::no_op) return true;
+  const Step& step = c->active[index];
+  const uint64_t packet = packet_number - step.start;
+  const SegmentState* const s = step.segment < c->segments.size() ? &c->segments[step.segment] : nullptr;
+  const bool stream = step.kind == Step::Kind::stream;
+  bool right;
+  if (!step.sums() || (stream && s->stream->is_or(packet))) {
+    right = is_right_or(step, packet_number, payload);
+  } else {
+    const bool all = stream ? s->stream->has_all(packet) : s->stream->refinement().has_all(packet);
+    right = payload && check_->holds(packet_number, s->digest, payload, all, stream && s->stream->wraps(packet));
+  }
+  if (right) damaged_.erase(packet_number);
+  return right;
+}
+
+// All bits that this rank has sent are in an OR. A header is the same at all ranks: where it is not, either they differ, which a
+// second RESULT will say too, or the first was damaged.
+bool Engine::is_right_or(const Step& step, uint64_t packet_number, const uint8_t* payload) {
+  const bool filled = has_payload_[packet_number & (admission_.slots - 1)];
+  if (!payload) return !filled;
+  if (filled) {
+    const uint8_t* const own = record(packet_number) + wire::kHeaderBytes;
+    uint32_t missing = 0;
+    for (size_t i = 0; i < 4 * size_t{admission_.words}; i += 4) missing |= wire::load32(own + i) & ~wire::load32(payload + i);
+    if (missing) return false;
+  }
+  if (step.kind != Step::Kind::header) return true;
+  if (!PlanHeader::is_protected(payload_words(), payload)) return false;
+  uint32_t difference[5], policy;
+  return damaged_.contains(packet_number) || PlanHeader::mismatch(payload, difference, &policy) == 0;
+}
+
+void Engine::on_damaged(uint64_t packet_number, int64_t now) {
+  ++stats_.damaged;
+  const uint32_t times = ++damaged_[packet_number];
+  if (times < kAsked) {
+    push_again(packet_number, now);
+  } else if (replayed_.contains(packet_number)) {
+    break_damaged(packet_number);
+  } else if (!damage_) {
+    damage_ = packet_number;
+    if (pause_eventfd_ >= 0) signal_wake_up(pause_eventfd_);
+  }
+}
+
+void Engine::break_damaged(uint64_t packet_number) {
+  damage_ = packet_number;
+  broken_ = true;
+  break_all(Status::damaged);
 }
 
 // Addresses a packet of an earlier switch to this one.

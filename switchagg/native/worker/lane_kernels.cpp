@@ -551,6 +551,30 @@ void narrow_bf16(const float* __restrict x, size_t n, uint16_t* __restrict out) 
   }
 }
 
+int64_t weighted_sum_be(const uint32_t* __restrict words, const int32_t* __restrict weights, size_t n) {
+  uint64_t sum = 0;
+  size_t i = 0;
+#if defined(__AVX2__)
+  constexpr size_t kChains = 2;
+  Ints even[kChains] = {}, odd[kChains] = {};  // sums of 64 bits
+  for (; i + kChains * kWidth <= n; i += kChains * kWidth)
+    for (size_t c = 0; c < kChains; ++c) {
+      const Ints x = swapped(load(words + i + c * kWidth));
+      const Ints w = load(reinterpret_cast<const uint32_t*>(weights) + i + c * kWidth);
+      even[c] = add_wide(even[c], multiply_lower(x, w));
+      odd[c] = add_wide(odd[c], multiply_lower(upper(x), upper(w)));
+    }
+  alignas(Ints) uint64_t sums[kWidth / 2];
+  for (size_t c = 0; c < kChains; ++c) {
+    store(reinterpret_cast<uint32_t*>(sums), add_wide(even[c], odd[c]));
+    for (const uint64_t each : sums) sum += each;
+  }
+#endif
+  for (; i < n; ++i)
+    sum += static_cast<uint64_t>(static_cast<int64_t>(static_cast<int32_t>(big(words[i]))) * weights[i]);
+  return static_cast<int64_t>(sum);
+}
+
 }  // namespace
 
 const LaneKernels KERNELS = {
@@ -562,6 +586,7 @@ const LaneKernels KERNELS = {
     add_f32, subtract_f32, pack32, unpack32,
     dither_lane, add_lane, dequantize_lane<16>, dequantize_lane<8>, unpack_lane<16>, unpack_lane<8>, flush,
     pack_limbs, unpack_limbs, exact_limb_f32, exact_limb<double, uint64_t, 52>, cut_off_f32, exact_pair_f32, exact_triple_f64, odd_f32_be, widen_f16, narrow_f16, widen_bf16, narrow_bf16,
+    weighted_sum_be,
 };
 
 }  // namespace switchagg

@@ -100,6 +100,9 @@ struct LaneKernels {
   void (*narrow_f16)(const float* x, size_t n, uint16_t* out);
   void (*widen_bf16)(const uint16_t* x, size_t n, float* out);
   void (*narrow_bf16)(const float* x, size_t n, uint16_t* out);
+
+  // The sum modulo 2^64 of big-endian words, as integers with a sign, times their weights.
+  int64_t (*weighted_sum_be)(const uint32_t* words, const int32_t* weights, size_t n);
 };
 
 extern const LaneKernels lane_kernels_base, lane_kernels_v3, lane_kernels_v4;

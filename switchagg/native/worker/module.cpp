@@ -105,6 +105,7 @@ class Codec {
  public:
   Codec(const Call& call, uint32_t call_number, uint32_t words) : call_(call), words_(words) {
     call_.call_number = call_number;
+    call_.resolve_disjoint();
     header_has_plan_ = kPlanHeaderWords + call_.rest_words() <= words;
     plan_ = std::make_unique<Plan>(call_, words, header_has_plan_);
     while (!plan_->scan(1 << 20)) {
@@ -138,7 +139,7 @@ class Codec {
     return packet([&](uint8_t* out) {
       if (step_ == Step::Kind::exponents) return sequence_->encode(p, out);
       if (step_ == Step::Kind::ranges) return stream_->refinement().encode_ranges(p, out);
-      if (step_ == Step::Kind::rest) return stream_->refinement().encode_rest(p, reinterpret_cast<uint32_t*>(out));
+      if (step_ == Step::Kind::rest) return stream_->refinement().encode_rest(p, out);
       return stream_->encode(p, out);
     });
   }
@@ -146,7 +147,7 @@ class Codec {
     const uint8_t* words = checked(payload);
     if (step_ == Step::Kind::exponents) return sequence_->decode(p, words);
     if (step_ == Step::Kind::ranges) return stream_->refinement().decode_ranges(p, words);
-    if (step_ == Step::Kind::rest) return stream_->refinement().decode_rest(p, reinterpret_cast<const uint32_t*>(words));
+    if (step_ == Step::Kind::rest) return stream_->refinement().decode_rest(p, words);
     stream_->decode(p, words);
   }
   void finish() { stream_->finish(); }
@@ -204,7 +205,7 @@ nb::dict stats_dict(Engine& engine) {
       {"packets_sent", p.packets_out}, {"packets_received", p.packets_in}, {"bytes_sent", p.bytes_out},
       {"bytes_received", p.bytes_in}, {"send_calls", p.send_calls}, {"receive_calls", p.receive_calls},
       {"refused", p.refused}, {"send_errors", p.send_errors}, {"retransmissions", s.retransmissions},
-      {"results", s.results}, {"results_ignored", s.ignored}, {"blocks_total", s.blocks_total},
+      {"results", s.results}, {"results_ignored", s.ignored}, {"results_damaged", s.damaged}, {"blocks_total", s.blocks_total},
       {"exact_elements", s.exact_elements}, {"bounded_elements", s.bounded_elements},
       {"refined_elements", s.refined_elements}, {"blocks_own", s.blocks_own}, {"blocks_union", s.blocks_union}, {"completed", s.completed},
       {"elements", s.elements}, {"bytes_reduced", s.bytes_reduced}, {"positions", s.packet_numbers},
@@ -288,7 +289,8 @@ NB_MODULE(_native, m) {
           "in_begin"_a = 0, "in_end"_a = 0, "output"_a = 0, "out_begin"_a = 0, "out_end"_a = 0, "mask"_a = 0,
           "zero_fill"_a = false, "auto_zeros"_a = false, "auto_block"_a = false, "auto_lanes"_a = 0, "memory"_a = 0,
           "union_out"_a = 0)
-      .def_rw("nontemporal", &Call::nontemporal);
+      .def_rw("nontemporal", &Call::nontemporal)
+      .def_rw("checked", &Call::checked);
 
   nb::class_<Collective>(m, "Collective")
       .def_prop_ro("status", [](const Collective& c) { return static_cast<int>(c.status.load()); })
@@ -318,13 +320,13 @@ NB_MODULE(_native, m) {
   nb::class_<Engine>(m, "Engine")
       .def(
           "__init__",
-          [](Engine* self, Socket& socket, const Admission& admission) {
+          [](Engine* self, Socket& socket, const Admission& admission, bool checked) {
             with_os_errors([&] {
               nb::gil_scoped_release release;  // a switch may be slow to answer
-              new (self) Engine(socket.take(admission), admission);
+              new (self) Engine(socket.take(admission), admission, {.checked = checked});
             });
           },
-          "socket"_a, "admission"_a)
+          "socket"_a, "admission"_a, "checked"_a = false)
       .def(
           "submit",
           [](Engine& self, const Call& call, int64_t timeout_ns, bool background, uint32_t generation) {
@@ -363,6 +365,7 @@ NB_MODULE(_native, m) {
           },
           "socket"_a, "admission"_a, "first"_a)
       .def_prop_ro("recovering", &Engine::recovering, nb::call_guard<nb::gil_scoped_release>())
+      .def_prop_ro("damage", &Engine::damage, nb::call_guard<nb::gil_scoped_release>())
       .def("request_pause", &Engine::request_pause)
       .def_prop_ro("pause_requested", &Engine::pause_requested)
       .def("set_pause_eventfd", &Engine::set_pause_eventfd, "descriptor"_a, nb::call_guard<nb::gil_scoped_release>())
@@ -422,6 +425,25 @@ NB_MODULE(_native, m) {
       .def("encode", &Codec::encode, "packet"_a)
       .def("decode", &Codec::decode, "packet"_a, "payload"_a.none())
       .def("finish", &Codec::finish);
+
+  nb::class_<PacketCheck>(m, "PacketCheck")
+      .def(nb::init<uint32_t, uint32_t, uint64_t>(), "words"_a, "workers"_a, "nonce"_a)
+      .def(
+          "write",
+          [](const PacketCheck& check, uint64_t packet_number, uint64_t digest, const nb::bytes& words) {
+            std::vector<uint8_t> packet(words.size() + 4 * PacketCheck::kWords);
+            std::copy_n(static_cast<const uint8_t*>(words.data()), words.size(), packet.begin());
+            check.write(packet_number, digest, packet.data());
+            return nb::bytes(packet.data(), packet.size());
+          },
+          "packet_number"_a, "digest"_a, "words"_a)
+      .def(
+          "holds",
+          [](const PacketCheck& check, uint64_t packet_number, uint64_t digest, const nb::bytes& payload, bool all, bool wraps) {
+            return check.holds(packet_number, digest, static_cast<const uint8_t*>(payload.data()), all, wraps);
+          },
+          "packet_number"_a, "digest"_a, "payload"_a, "all"_a = false, "wraps"_a = false);
+  m.def("digest", [](uint64_t before, const std::vector<uint32_t>& words) { return digest(before, words); }, "before"_a, "words"_a);
 
   nb::class_<Window>(m, "Window")
       .def(nb::init<uint32_t, uint32_t, uint32_t>(), "slots"_a, "batch"_a, "limit"_a)

@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "switchagg/native/shared/wire.h"
+#include "switchagg/native/worker/check.h"
 
 namespace switchagg {
 
@@ -41,17 +42,36 @@ void Call::add_memory(const LaneKernels& kernels, uint64_t element, size_t n, fl
   kernels.add_f32(x, memory + element, n, sum);
 }
 
+void Call::resolve_disjoint() {
+  switch (kind) {
+    case Kind::broadcast:
+    case Kind::allgather:
+    case Kind::gather:
+    case Kind::scatter:
+    case Kind::all_to_all:
+    case Kind::allgatherv:
+      disjoint = true;
+      break;
+    case Kind::extremum:  // gathered, or searched for
+      disjoint = in_begin > 0 || in_end < count;
+      break;
+    default:
+      disjoint = false;
+  }
+}
+
 namespace {
 
 constexpr uint64_t kSumElements = 4096;  // with a memory: of a piece, which stays in the first-level cache
 
 constexpr uint32_t kPause = 1, kWithdrawn = 2;  // in word 11
+constexpr uint32_t kChecked = 1u << 23;         // in word 0
 uint32_t lanes_code(uint32_t bits) { return bits ? static_cast<uint32_t>(std::bit_width(bits)) - 3 : 0; }
 
 void write_header(const Call& call, uint32_t* words) {
   const uint32_t fingerprint[5] = {
-      kPlanVersion << 28 | static_cast<uint32_t>(call.kind) << 24 | static_cast<uint32_t>(call.op) << 16 |
-          static_cast<uint32_t>(call.dtype) << 8 | call.bits,
+      kPlanVersion << 28 | static_cast<uint32_t>(call.kind) << 24 | (call.checked ? kChecked : 0) |
+          static_cast<uint32_t>(call.op) << 16 | static_cast<uint32_t>(call.dtype) << 8 | call.bits,
       call.call_number,
       static_cast<uint32_t>(call.fingerprint_count),
       call.shape_crc,
@@ -112,6 +132,23 @@ uint32_t PlanHeader::mismatch(const uint8_t* payload, uint32_t* difference, uint
 
 bool PlanHeader::pauses(const uint8_t* payload) { return wire::load32(payload + 44) & kPause; }
 bool PlanHeader::withdrawn(const uint8_t* payload) { return wire::load32(payload + 44) & kWithdrawn; }
+
+void PlanHeader::protect(const Call& call, uint32_t words, uint8_t* payload) {
+  if (call.rank != 0) return;
+  wire::store32(payload + 4 * size_t{words}, ~wire::load32(payload + 40));
+  wire::store32(payload + 4 * size_t{words} + 4, ~wire::load32(payload + 44) & kPause);
+}
+
+uint64_t PlanHeader::digest(const uint8_t* payload) {
+  uint32_t words[kPlanHeaderWords];
+  for (uint32_t i = 0; i < kPlanHeaderWords; ++i) words[i] = wire::load32(payload + 4 * i);
+  return switchagg::digest(0, words);
+}
+
+bool PlanHeader::is_protected(uint32_t words, const uint8_t* payload) {
+  return wire::load32(payload + 4 * size_t{words}) == ~wire::load32(payload + 40) &&
+         wire::load32(payload + 4 * size_t{words} + 4) == (~wire::load32(payload + 44) & kPause);
+}
 
 Plan::Plan(const Call& call, uint32_t words, bool with_header)
     : call_(call),
@@ -349,6 +386,10 @@ uint64_t Plan::own_blocks() const { return kernels_.count_bits(own_bitmap(), bit
 
 std::vector<ChunkRange> Plan::ranges() const {
   return ranges_of(call_, agreed_.data() + header_words_ + bitmap_words_, call_.chunks());
+}
+
+std::vector<ChunkRange> Plan::own_ranges() const {
+  return ranges_of(call_, own_.data() + header_words_ + bitmap_words_, call_.chunks());
 }
 
 std::vector<ChunkRange> ranges_of(const Call& call, const uint32_t* words, uint64_t chunks) {

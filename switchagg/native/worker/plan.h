@@ -21,7 +21,10 @@ namespace switchagg {
 enum class DType : uint8_t { f32 = 0, f64 = 1, f16 = 2, bf16 = 3, i32 = 4, i64 = 5, raw = 6 };
 inline constexpr uint32_t kElementBytes[] = {4, 8, 2, 2, 4, 8, 4};  // by DType
 // Others that Python names (worker_lib/plan.py) differ in their ranges only.
-enum class Kind : uint8_t { allreduce = 0, broadcast = 1, allgather = 2, reduce_scatter = 3, barrier = 4, no_op = 5 };
+enum class Kind : uint8_t {
+  allreduce = 0, broadcast = 1, allgather = 2, reduce_scatter = 3, barrier = 4, no_op = 5,
+  gather = 7, scatter = 8, all_to_all = 9, allgatherv = 10, extremum = 11,
+};
 enum class ReduceOp : uint8_t { sum = 0, avg = 1, bit_or = 2 };
 
 inline constexpr uint32_t kPlanHeaderWords = 12;
@@ -72,6 +75,8 @@ struct Call {
   float* memory = nullptr;
   uint32_t* union_out = nullptr;  // a bit a block: where zero blocks are skipped, gets the union
   bool nontemporal = false;  // the result exceeds the caches: write it with nontemporal stores
+  bool checked = false;     // packets have check words (check.h)
+  bool disjoint = false;    // of exact moves: each word is one rank's; resolve_disjoint() sets it
   bool zero_fill = false;   // write zeros where no rank has data; otherwise leave these elements
 
   uint32_t element_bytes() const { return kElementBytes[static_cast<size_t>(dtype)]; }
@@ -85,6 +90,11 @@ struct Call {
   uint32_t exponent_words() const { return (dtype == DType::f64 ? 64u : 8u) >> cut_exponent_bits(); }
   uint32_t cut_exponent_bits() const { return !in_limbs() ? 0 : dtype == DType::f64 ? 3 : bits == kExact ? 1 : 0; }
   uint32_t not_finite() const { return dtype == DType::f64 ? 2047 : 255; }
+  // The words of a stream are added. If they are checked, so are those of exact moves, where each is one rank's.
+  bool adds() const { return op != ReduceOp::bit_or || (checked && disjoint); }
+  void resolve_disjoint();
+  // Words may overflow, which is what int32 sums do.
+  bool wraps() const { return op != ReduceOp::bit_or && dtype == DType::i32; }
   // The type in which elements are scaled: float64, or float32 where a memory is added; halves as they are.
   DType scanned_type() const { return memory ? DType::f32 : dtype; }
   bool exponents_apart() const { return in_limbs() && sparse && scaled() && chunks() > 32; }
@@ -188,6 +198,10 @@ struct PlanHeader {
   static uint32_t mismatch(const uint8_t* payload, uint32_t* difference, uint32_t* policy);
   static bool pauses(const uint8_t* payload);
   static bool withdrawn(const uint8_t* payload);  // by any rank
+  // With check words, which follow `words` others in a header: complements of those words that only rank 0 sets.
+  static void protect(const Call& call, uint32_t words, uint8_t* payload);
+  static bool is_protected(uint32_t words, const uint8_t* payload);
+  static uint64_t digest(const uint8_t* payload);  // see check.h
 };
 
 class Plan {
@@ -208,6 +222,8 @@ class Plan {
   std::vector<ChunkRange> ranges() const;
   // Of this rank's chunks, where they are apart.
   const std::vector<uint32_t>& own_exponents() const { return exponents_; }
+  const std::vector<uint32_t>& agreed() const { return agreed_; }
+  std::vector<ChunkRange> own_ranges() const;  // of chunks whose exponents are in the plan
   bool negative_zero() const { return scanner_.negative_zero(); }
 
  private:

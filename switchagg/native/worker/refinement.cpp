@@ -165,13 +165,26 @@ uint64_t Refinement::open_ranges() {
 
 uint64_t Refinement::open_rest() {
   const uint32_t* ranges = whole_ ? nullptr : ranges_.data();
+  const uint32_t* own = own_ranges_.data();
   elements_.reserve(noted_.size());
   each_chunk([&](const Small& small) {
     if (const uint32_t rest = rest_of(small.chunk, ranges); rest > 0) add_part(small, ranges, rest);
-    if (ranges) ranges += small.range_words(call_);
+    if (!ranges) return;
+    if (call_.checked) note_claims(small, own, ranges);
+    own += small.range_words(call_);
+    ranges += small.range_words(call_);
   });
   rest_.assign(own_rest_.size(), 0);
-  return (own_rest_.size() + words_ - 1) / words_;
+  const uint64_t packets = (own_rest_.size() + words_ - 1) / words_;
+  claim_packets_ = (claims_.words().size() + words_ - 1) / words_;
+  // All ranks hear whether the ranges were the same to them.
+  if (call_.checked && !ranges_.empty() && packets + claim_packets_ == 0) claim_packets_ = 1;
+  return claim_packets_ + packets;
+}
+
+void Refinement::note_claims(const Small& small, const uint32_t* own, const uint32_t* ranges) {
+  for (size_t w = small.large_at(call_); w < small.range_words(call_); ++w)
+    for (uint32_t left = ranges[w]; left; left &= left - 1) claims_.add(own[w] & left & -left);
 }
 
 // Words more that the refined elements of a chunk take: 0 if nothing was cut off, or no rank asks for any.
@@ -260,14 +273,23 @@ void Refinement::write_rest(const Part& part, std::vector<T>& x) {
 }
 
 // As store_words and load_words (plan.h), of words that are big-endian already.
-bool Refinement::encode_rest(uint64_t packet, uint32_t* words) const {
+bool Refinement::encode_rest(uint64_t packet, uint8_t* payload) const {
+  if (packet < claim_packets_) {
+    store_words(claims_.words(), packet, words_, payload);
+    return true;
+  }
+  packet -= claim_packets_;
+  uint32_t* const words = reinterpret_cast<uint32_t*>(payload);
   const uint64_t from = packet * words_, to = std::min<uint64_t>(from + words_, own_rest_.size());
   const uint32_t *first = own_rest_.data() + from, *last = own_rest_.data() + to;
   std::fill(std::copy(first, last, words), words + words_, 0u);
-  return std::any_of(first, last, [](uint32_t w) { return w != 0; });
+  return (call_.checked && call_.rank == 0) || std::any_of(first, last, [](uint32_t w) { return w != 0; });
 }
 
-void Refinement::decode_rest(uint64_t packet, const uint32_t* words) {
+void Refinement::decode_rest(uint64_t packet, const uint8_t* payload) {
+  if (packet < claim_packets_) return load_words(claims_.sums(), packet, words_, payload);
+  packet -= claim_packets_;
+  const uint32_t* const words = reinterpret_cast<const uint32_t*>(payload);
   const uint64_t from = packet * words_, to = std::min<uint64_t>(from + words_, rest_.size());
   if (words) std::copy_n(words, to - from, rest_.begin() + static_cast<std::ptrdiff_t>(from));
 }

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "switchagg/native/worker/check.h"
 #include "switchagg/native/worker/plan.h"
 #include "switchagg/native/worker/sequence.h"
 
@@ -36,10 +37,15 @@ class Refinement {
   bool encode_ranges(uint64_t packet, uint8_t* payload) const { return store_words(own_ranges_, packet, words_, payload); }
   void decode_ranges(uint64_t packet, const uint8_t* payload) { load_words(ranges_, packet, words_, payload); }
 
-  // The rest of their words, added up: after all ranges.
+  const std::vector<uint32_t>& ranges() const { return ranges_; }  // as agreed
+
+  // The rest of their words, added up: after all ranges. With check words, claims of the elements that are not refined because
+  // some rank's is large come first, and rank 0 never skips a packet.
   uint64_t open_rest();  // returns packets
-  bool encode_rest(uint64_t packet, uint32_t* words) const;
-  void decode_rest(uint64_t packet, const uint32_t* words);
+  bool has_all(uint64_t packet) const { return packet < claim_packets_; }  // with check words: all ranks send it
+  bool claims_hold() const { return claims_.hold(); }
+  bool encode_rest(uint64_t packet, uint8_t* payload) const;
+  void decode_rest(uint64_t packet, const uint8_t* payload);
   const std::vector<uint32_t>& elements() const { return elements_; }  // that are refined, in order
 
   // After all of these: calls f(grid, first, count, words) for the refined elements of each chunk, given their place among
@@ -88,6 +94,7 @@ class Refinement {
   double large(uint32_t chunk) const;  // the least magnitude of an element with which no sum has to be refined
   uint32_t first_of(uint32_t chunk) const { return static_cast<uint32_t>(sequence_.chunk(chunk) << call_.chunk_shift()); }
   LimbGrid grid_of(const Part& part) const;
+  void note_claims(const Small& small, const uint32_t* own, const uint32_t* ranges);
   uint32_t rest_of(uint32_t chunk, const uint32_t* ranges) const;
   uint32_t asked_of(const Small& small, const Word& word, const uint32_t* groups) const;
   void add_part(const Small& small, const uint32_t* ranges, uint32_t rest);
@@ -111,6 +118,8 @@ class Refinement {
   std::vector<Noted> noted_;
   bool whole_ = false;  // there are no ranges
   std::vector<uint32_t> own_ranges_, ranges_;
+  Claims claims_;
+  uint64_t claim_packets_ = 0;
   std::vector<Part> parts_;
   std::vector<uint32_t> elements_, own_rest_, rest_;  // words as they are in packets
   std::vector<float> x32_, left_;  // scratch

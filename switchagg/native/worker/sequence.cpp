@@ -74,8 +74,12 @@ Sequence::Sequence(const Call& call, const Plan* plan, uint32_t words)
     });
   if (!call.exponents_apart()) {
     ranges_ = plan->ranges();
-    for (size_t i = 0; i < chunks_.size(); ++i) ranges_[i] = ranges_[chunks_[i]];
-    if (call.in_limbs()) ranges_.resize(chunks_.size());
+    if (call.checked) own_ranges_ = plan->own_ranges();
+    for (std::vector<ChunkRange>* all : {&ranges_, &own_ranges_}) {
+      if (!call.in_limbs() || all->empty()) continue;
+      for (size_t i = 0; i < chunks_.size(); ++i) (*all)[i] = (*all)[chunks_[i]];
+      all->resize(chunks_.size());
+    }
     make_grids();
     return;
   }
@@ -90,6 +94,7 @@ Sequence::Sequence(const Call& call, const Plan* plan, uint32_t words)
 void Sequence::agree() {
   if (!call_.exponents_apart()) return;
   ranges_ = ranges_of(call_, exponents_.data(), chunks_.size());
+  if (call_.checked) own_ranges_ = ranges_of(call_, own_exponents_.data(), chunks_.size());
   make_grids();
 }
 

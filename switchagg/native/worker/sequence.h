@@ -55,6 +55,9 @@ class Sequence {
   // Of all chunks; for sums in limbs, of those that have a block in the union.
   const std::vector<ChunkRange>& ranges() const { return ranges_; }
   const std::vector<LimbGrid>& grids() const { return grids_; }  // of these, for sums in limbs
+  // Of this rank alone, in the places of ranges(); kept for claims (check.h).
+  const std::vector<ChunkRange>& own_ranges() const { return own_ranges_; }
+  const std::vector<uint32_t>& exponents() const { return exponents_; }  // that follow the plan, as agreed
   uint64_t chunk(size_t place) const { return chunks_.empty() ? place : chunks_[place]; }
 
   // Calls f(element, count) for the longest runs of elements that are neighbours in the tensor, in order.
@@ -81,7 +84,7 @@ class Sequence {
   const uint32_t* union_ = nullptr;
   std::vector<uint64_t> chunks_;  // of these ranges, for sums in limbs
   std::vector<uint32_t> own_exponents_, exponents_;
-  std::vector<ChunkRange> ranges_;
+  std::vector<ChunkRange> ranges_, own_ranges_;
   std::vector<LimbGrid> grids_;
 };
 

@@ -58,6 +58,7 @@ Stream::Stream(const Call& call, const Plan* plan, const Sequence& sequence, uin
   } else if (call.dtype != DType::f32 && call.dtype != DType::raw) {
     q_.resize(words);
   }
+  if (call.checked && !no_op_) note_claims();
   if (call.bits == 64) q64_.resize(lanes_per_packet_);
   if (call.dtype == DType::f16 || call.dtype == DType::bf16 || call.memory)
     wide_.resize(narrow() || call.in_limbs() ? call.chunk() : words);
@@ -168,7 +169,12 @@ ScaleF Stream::carried(int exponent) const { return scale_of(unbiased<float>(exp
 bool Stream::encode(uint64_t packet, uint8_t* payload) {
   if (no_op_) return true;
   uint32_t* words = reinterpret_cast<uint32_t*>(payload);
-  if (packet < special_packets_) return store_words(own_specials_, packet, words_, payload);
+  if (packet < claim_packets_) {
+    store_words(claims_.words(), packet, words_, payload);
+    return true;
+  }
+  packet -= claim_packets_;
+  if (packet < special_packets_) return store_words(own_specials_, packet, words_, payload) || (call_.checked && call_.rank == 0);
   packet -= special_packets_;
   if (call_.in_limbs()) return encode_limbs(packet, words);
   runs_of(packet, call_.sparse);
@@ -330,6 +336,8 @@ void Stream::encode_lanes(uint8_t* payload) {
 
 void Stream::decode(uint64_t packet, const uint8_t* payload) {
   if (no_op_) return;
+  if (packet < claim_packets_) return load_words(claims_.sums(), packet, words_, payload);
+  packet -= claim_packets_;
   if (packet < special_packets_) return load_words(specials_, packet, words_, payload);
   packet -= special_packets_;
   const uint32_t* words = reinterpret_cast<const uint32_t*>(payload);
@@ -486,13 +494,26 @@ void Stream::forget(uint64_t element, uint64_t count) {
   if (call_.memory) std::memset(call_.memory + element, 0, 4 * count);
 }
 
+// A packet at least where the stream would have none, or its other packets have no check words: all ranks hear then whether the
+// plan was the same to them.
+void Stream::note_claims() {
+  for (size_t c = 0; c < sequence_.ranges().size(); ++c)
+    if (const int highest = sequence_.ranges()[c].highest; highest != kNoExponent)
+      claims_.add(sequence_.own_ranges()[c].highest == highest);
+  claim_packets_ = (claims_.words().size() + words_ - 1) / words_;
+  const bool bare = packets() == 0 || !call_.adds();
+  if (bare && claims_.empty() && call_.count > 0) claim_packets_ = 1;
+}
+
+size_t Stream::special_words() const { return call_.checked ? call_.chunk() : call_.chunk() / 16; }
+
 // The chunks that hold NaN or Inf, and this rank's bits of their elements.
 void Stream::note_specials() {
   for (uint64_t c = 0; c < sequence_.ranges().size(); ++c)
     if (sequence_.ranges()[c].special) special_.push_back(c);
   if (special_.empty()) return;
   const uint64_t half = call_.chunk() / 32;
-  own_specials_.assign(special_.size() * 2 * half, 0);
+  own_specials_.assign(special_.size() * special_words(), 0);
   specials_ = own_specials_;
   special_packets_ = (specials_.size() + words_ - 1) / words_;
   uint32_t* bits = own_specials_.data();
@@ -502,11 +523,15 @@ void Stream::note_specials() {
       if (call_.mask && !bit(call_.mask, (from + i) / call_.block)) continue;
       const double x = value(from + i);
       if (std::isfinite(x)) continue;
+      if (call_.checked) {
+        bits[i] = (!(x < 0) ? 1u : 0) | (!(x > 0) ? 1u << 16 : 0);
+        continue;
+      }
       const uint32_t mine = 1u << (i % 32);
       if (!(x < 0)) bits[i / 32] |= mine;
       if (!(x > 0)) bits[half + i / 32] |= mine;
     }
-    bits += 2 * half;
+    bits += special_words();
   }
 }
 
@@ -534,7 +559,8 @@ void Stream::write_specials() {
     const uint64_t to = std::min({from + call_.chunk(), call_.count, call_.out_end});
     for (uint64_t e = std::max(from, call_.out_begin); e < to; ++e) {
       const uint64_t i = e - from;
-      const bool positive = bit(bits, i), negative = bit(bits + half, i);
+      const bool positive = call_.checked ? (bits[i] & 0xffff) != 0 : bit(bits, i);
+      const bool negative = call_.checked ? bits[i] >> 16 != 0 : bit(bits + half, i);
       if (!positive && !negative) continue;
       out_bits(e - call_.out_begin, [&](auto* x, auto infinity) {
         using Bits = decltype(infinity);
@@ -543,7 +569,7 @@ void Stream::write_specials() {
         *x = static_cast<Bits>(infinity | (positive && negative ? quiet : negative ? sign : Bits{0}));
       });
     }
-    bits += 2 * half;
+    bits += special_words();
   }
 }
 

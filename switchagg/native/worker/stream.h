@@ -3,6 +3,9 @@
 //
 // If a chunk holds NaN or Inf, packets come first that are reduced with OR: a bit for each of its elements that is +Inf or
 // NaN, and one for each that is -Inf or NaN. Bounded sums go on with a refinement (refinement.h).
+//
+// With check words (check.h) the first packets are claims of the plan's exponents, and then a word for each element of a chunk that
+// holds NaN or Inf: how many ranks have +Inf or NaN there, and in the upper half -Inf or NaN. They are added, as the rest is.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +13,7 @@
 #include <optional>
 #include <vector>
 
+#include "switchagg/native/worker/check.h"
 #include "switchagg/native/worker/limbs.h"
 #include "switchagg/native/worker/plan.h"
 #include "switchagg/native/worker/refinement.h"
@@ -21,8 +25,19 @@ class Stream {
   // Both have their RESULTs. `plan` is null for the no-op baseline, whose payloads are not touched.
   Stream(const Call& call, const Plan* plan, const Sequence& sequence, uint32_t words);
 
-  uint64_t packets() const { return special_packets_ + packets_; }
-  bool is_or(uint64_t packet) const { return packet < special_packets_ || call_.op == ReduceOp::bit_or; }
+  uint64_t packets() const { return claim_packets_ + special_packets_ + packets_; }
+  bool is_or(uint64_t packet) const {
+    if (call_.checked) return packet >= claim_packets_ && !call_.adds();
+    return packet < special_packets_ || call_.op == ReduceOp::bit_or;
+  }
+  // With check words: all ranks send this packet.
+  bool has_all(uint64_t packet) const {
+    return packet < claim_packets_ ||
+           (packet >= claim_packets_ + special_packets_ && !call_.sparse && call_.dtype != DType::raw);
+  }
+  bool wraps(uint64_t packet) const { return packet >= claim_packets_ && call_.wraps(); }
+  // After all RESULTs: each exponent that was agreed on is some rank's.
+  bool claims_hold() const { return claims_.hold(); }
 
   // Writes this rank's words of packet p; false: all its blocks there are zero, send a SKIP.
   bool encode(uint64_t packet, uint8_t* payload);
@@ -60,7 +75,9 @@ class Stream {
   uint32_t divisor() const { return call_.op == ReduceOp::avg ? call_.workers : 1; }
   int result_unit(const LimbGrid& grid) const;
   bool once(const LimbGrid& grid) const;
+  void note_claims();
   void note_specials();
+  size_t special_words() const;  // of a chunk
   double value(uint64_t element) const;
   void write_specials();
   void finish_zeros(uint64_t chunk);
@@ -103,7 +120,8 @@ class Stream {
   bool negative_zero_ = false;
   const Sequence& sequence_;
   uint64_t packets_ = 0;
-  uint64_t special_packets_ = 0;
+  uint64_t claim_packets_ = 0, special_packets_ = 0;
+  Claims claims_;
   std::vector<uint64_t> special_;       // chunks that hold NaN or Inf
   std::vector<uint32_t> own_specials_, specials_;  // two bits an element of these: all of +Inf, then all of -Inf
   std::vector<Piece> pieces_;

@@ -27,8 +27,8 @@ inline bool any_of(Ints v, Ints mask) { return _mm512_test_epi32_mask(v, mask) !
 inline uint32_t smaller_lanes(Ints a, Ints b) { return _mm512_cmplt_epi32_mask(a, b); }
 inline Ints larger_than_zero(Ints v) { return _mm512_maskz_set1_epi32(_mm512_test_epi32_mask(v, v), -1); }
 inline Ints swapped(Ints v) {
-  return _mm512_or_si512(_mm512_and_si512(_mm512_rol_epi32(v, 8), _mm512_set1_epi32(0x00ff00ff)),
-                         _mm512_and_si512(_mm512_ror_epi32(v, 8), _mm512_set1_epi32(static_cast<int>(0xff00ff00u))));
+  const __m128i order = _mm_set_epi8(12, 13, 14, 15, 8, 9, 10, 11, 4, 5, 6, 7, 0, 1, 2, 3);
+  return _mm512_shuffle_epi8(v, _mm512_broadcast_i32x4(order));
 }
 inline uint32_t largest_of(Ints v) {  // by hand: the header's own reductions make compilers warn
   uint32_t x[kWidth], largest = 0;
@@ -75,6 +75,11 @@ inline uint32_t smallest_of(Ints v) {
 inline Floats as_floats(Ints v) { return _mm256_castsi256_ps(v); }
 inline Ints floor_of(Floats v) { return _mm256_cvtps_epi32(_mm256_floor_ps(v)); }
 #endif
+
+// Of elements of 64 bits: sums, and products of their lower halves; and their upper halves.
+inline Ints add_wide(Ints a, Ints b) { return VECTOR(add_epi64)(a, b); }
+inline Ints multiply_lower(Ints a, Ints b) { return VECTOR(mul_epi32)(a, b); }
+inline Ints upper(Ints v) { return VECTOR(srli_epi64)(v, 32); }
 
 inline Floats to_floats(Ints v) { return VECTOR(cvtepi32_ps)(v); }
 inline void store(float* at, Floats v) { VECTOR(storeu_ps)(at, v); }

@@ -1,0 +1,56 @@
+// What makes a sum prove itself (docs/protocol.md, section 14): check words behind the words of a packet, claims of what plans say,
+// digests of plans. No I/O. tests/reference/check.py is the reference implementation.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "switchagg/native/worker/lane_kernels.h"
+
+namespace switchagg {
+
+// The last words of a packet: a weighted sum of the others, as integers with a sign, and of the packet number and the digest of
+// the plan, modulo 2^64, in parts of 24, 24 and 16 bits; and how many ranks have added to it, in the highest 8 bits. They add up
+// as the words do.
+class PacketCheck {
+ public:
+  static constexpr uint32_t kWords = 3;
+
+  // Of packets of `words` words beside these, in a generation that is known by `nonce`.
+  PacketCheck(uint32_t words, uint32_t workers, uint64_t nonce);
+
+  void write(uint64_t packet_number, uint64_t digest, uint8_t* payload) const;
+  // True for a sum of such contributions by all ranks, or, unless `all`, by one or more. `wraps`: words may have overflowed; then
+  // only the lower half of the sum counts.
+  bool holds(uint64_t packet_number, uint64_t digest, const uint8_t* payload, bool all, bool wraps) const;
+
+ private:
+  uint64_t bound(uint64_t packet_number, uint64_t digest) const;
+
+  const LaneKernels& kernels_;
+  std::vector<int32_t> weights_;  // odd: no change of a single word leaves the sum as it is
+  uint32_t workers_;
+  uint64_t nonce_;
+};
+
+// Extends the digest of what ranks have agreed on by more words of RESULTs.
+uint64_t digest(uint64_t before, std::span<const uint32_t> words);
+
+// Counts, for bits that ranks have agreed on by OR, of how many ranks had set each: a switch that adds nothing makes none 0.
+// They are packets of a stream, which every rank sends.
+class Claims {
+ public:
+  void add(bool own);
+  bool empty() const { return count_ == 0; }
+  const std::vector<uint32_t>& words() const { return own_; }
+  std::vector<uint32_t>& sums() { return sums_; }
+  bool hold() const;
+
+ private:
+  static constexpr uint32_t kPerWord = 3, kBits = 10;
+  size_t count_ = 0;
+  std::vector<uint32_t> own_, sums_;
+};
+
+}  // namespace switchagg
