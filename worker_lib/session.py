@@ -595,14 +595,14 @@ class Session:
 
         Returns:
             ``packets_sent``, ``packets_received``, ``packets_data``, ``packets_skip``; ``bytes_sent`` and
-            ``bytes_received`` (UDP payload); ``retransmissions``; ``results_damaged`` (of checked sums); ``rtt_seconds`` (smoothed) and
-            ``rto_seconds`` (the retransmission timer); ``blocks_total``, ``blocks_union`` (non-zero at any
-            rank) and ``blocks_skipped``; ``collectives``; ``elements`` of their tensors, of these
-            ``exact_elements`` and ``bounded_elements`` (see `allreduce`; others were integers, bytes or in
-            lanes of a given width), and of the latter, about, ``refined_elements``, which took more words
-            than others; ``seconds``: a dict of time spent in ``scan``, ``quantize``, ``wire`` (send and
-            receive calls), ``wait`` (for packets) and ``decode``; ``window`` (packets allowed in flight);
-            ``transport``. All zero in a group of one.
+            ``bytes_received`` (UDP payload); ``retransmissions``; ``results_damaged`` (of checked sums);
+            ``rtt_seconds`` (smoothed) and ``rto_seconds`` (the retransmission timer); ``blocks_total``,
+            ``blocks_union`` (non-zero at any rank) and ``blocks_skipped``; ``collectives``; ``elements`` of
+            their tensors, of these ``exact_elements`` and ``bounded_elements`` (see `allreduce`; others were
+            integers, bytes or in lanes of a given width), and of the latter, about, ``refined_elements``,
+            which took more words than others; ``seconds``: a dict of time spent in ``scan``, ``quantize``,
+            ``wire`` (send and receive calls), ``wait`` (for packets) and ``decode``; ``window`` (packets
+            allowed in flight); ``transport``. All zero in a group of one.
         """
         state = self._state
         if state.pid != os.getpid():

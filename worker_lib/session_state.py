@@ -21,7 +21,8 @@ from worker_lib import _native
 from worker_lib.membership import Loss
 from worker_lib.monitor import MembershipMonitor
 
-PENDING, DONE, MISMATCH, TIMEOUT, ABORTED, LOST, MOVED, DAMAGED = range(8)  # statuses of a `_native.Collective`
+# Statuses of a `_native.Collective`.
+PENDING, DONE, MISMATCH, TIMEOUT, ABORTED, LOST, MOVED, DAMAGED = range(8)
 NO_ANSWER: Final = "the controller does not answer either"
 _ASK_TIMEOUT: Final = 3.0  # seconds for asking the controller who is missing, after a timeout
 _PROBE_SECONDS: Final = 0.5  # for a small packet's answer

@@ -379,8 +379,9 @@ class Work:
         wrong = state.monitor.wrong(damage)
         state.break_off(wrong)
         error = IntegrityError(
-            f"{self.called()} on rank {state.rank}: {wrong}, also after they have sent it again. A switch, a path "
-            "or a rank's memory changes words. The result is undefined; the session is broken: connect again."
+            f"{self.called()} on rank {state.rank}: {wrong}, also after they have sent it again. A switch, a "
+            "path or a rank's memory changes words. The result is undefined; the session is broken: connect "
+            "again."
         )
         state.with_record(error)
         state.leave_at_once(error)

@@ -26,7 +26,7 @@ from worker_lib.plan import DType, Kind, ReduceOp
 from worker_lib.transport import BoundSocket, bind
 
 SLOTS, WORDS = 32, 64
-PENDING, DONE, MISMATCH, TIMEOUT, ABORTED, LOST, MOVED = range(7)
+PENDING, DONE, MISMATCH, TIMEOUT, ABORTED, LOST, MOVED, DAMAGED = range(8)
 SECOND = 1_000_000_000
 
 
@@ -41,10 +41,12 @@ class Cluster:
         link: bool = False,
         seed: int = 0,
         switch: Any = None,
+        checked: bool = False,
     ) -> None:
         self.random = random.Random(seed)
         self.switch: Any = switch or Switch(faults=faults)
         self.link = link
+        self.checked = checked
         self.engines: dict[int, _native.Engine] = {}
         self.places: tuple[int, ...] = ()
         self.job = 0
@@ -56,9 +58,7 @@ class Cluster:
         places = tuple(range(self._workers))
         sockets, admissions = self._admit(places)
         for place in places:
-            self.engines[place] = _native.Engine(
-                sockets[place].native, _native.Admission(**admissions[place])
-            )
+            self.engines[place] = self._engine(sockets[place], admissions[place])
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -85,13 +85,25 @@ class Cluster:
                     sockets[place].native, _native.Admission(**admissions[place]), lost
                 )
             else:
-                self.engines[place] = _native.Engine(
-                    sockets[place].native, _native.Admission(**admissions[place])
-                )
+                self.engines[place] = self._engine(sockets[place], admissions[place])
         self.switch.remove_job(old)
         return upto
 
-    def _admit(self, places: tuple[int, ...]) -> tuple[dict[int, BoundSocket], dict[int, dict[str, Any]]]:
+    def replay(self) -> None:
+        """Acts as the controller and every member's monitor where the ranks send again what a rank lacks."""
+        old = self.job
+        first = min(engine.suspend() for engine in self.engines.values())
+        sockets, admissions = self._admit(self.places, first)
+        for place, engine in self.engines.items():
+            assert engine.move(sockets[place].native, _native.Admission(**admissions[place]), first)
+        self.switch.remove_job(old)
+
+    def _engine(self, sock: BoundSocket, admission: dict[str, Any]) -> _native.Engine:
+        return _native.Engine(sock.native, _native.Admission(**admission), self.checked)
+
+    def _admit(
+        self, places: tuple[int, ...], first: int = 0
+    ) -> tuple[dict[int, BoundSocket], dict[int, dict[str, Any]]]:
         sockets = {place: bind("127.0.0.1") for place in places}
         self.job = next(self._ids)
         self.places = places
@@ -102,8 +114,9 @@ class Cluster:
             tuple(WorkerEntry(i, sockets[p].address, sockets[p].port, draw()) for i, p in enumerate(places)),
         )  # fmt: skip
         first_seq = draw()
+        self.switch.first_seq = first_seq
         self.switch.add_job(entry)
-        for packet in init_packets(entry, first_seq).values():
+        for packet in init_packets(entry, (first_seq + first) % (1 << 32)).values():
             assert self.switch.packet_out(packet)
         host, port = self.switch.address
         return sockets, {

@@ -15,6 +15,7 @@ HERE = Path(__file__).parent
 SAME_BITS = "test_the_native_form_gives_the_same_bits"
 TWINS = [
     "test_codec.py",
+    "test_check.py::test_check_words_are_those_of_the_reference",
     f"compress/test_rounding.py::{SAME_BITS}",
     f"compress/test_modular.py::{SAME_BITS}",
 ]

@@ -249,8 +249,9 @@ def join(
         if rank == 0:
             store.set(_KEY, json.dumps(answer))
         session = connect(
-            controller.url, name, rank, size, timeout=seconds, transport=options.transport, check=options.check,
+            controller.url, name, rank, size, timeout=seconds, transport=options.transport,
             join_timeout=max(1.0, deadline - time.monotonic()), credential=controller.credential,
+            check=options.check,
             on_loss="fail",  # another number of ranks is another job
         )  # fmt: skip
     except BaseException:

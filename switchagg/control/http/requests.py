@@ -168,7 +168,7 @@ class Replay(Bearing):
     address: Address
     port: Port
     damaged: bool = Field(
-        default=False, description="The switch is there, but a RESULT is not the sum; it may be that one again."
+        default=False, description="The switch is there, but a RESULT is not the sum; it may be taken again."
     )
 
 

@@ -1,5 +1,5 @@
-// What makes a sum prove itself (docs/protocol.md, section 14): check words behind the words of a packet, claims of what plans say,
-// digests of plans. No I/O. tests/reference/check.py is the reference implementation.
+// Checked sums (docs/protocol.md, section 14): check words behind the words of a packet, claims of what plans say, digests of
+// plans. No I/O. tests/reference/check.py is the reference implementation.
 #pragma once
 
 #include <cstdint>
