@@ -90,9 +90,14 @@ class Cluster:
         return upto
 
     def replay(self) -> None:
-        """Acts as the controller and every member's monitor where the ranks send again what a rank lacks."""
+        """Acts as the controller and every member's monitor where the ranks send again what a rank lacks.
+
+        Does nothing where an engine is broken: its member leaves.
+        """
         old = self.job
         first = min(engine.suspend() for engine in self.engines.values())
+        if any(engine.broken for engine in self.engines.values()):
+            return
         sockets, admissions = self._admit(self.places, first)
         for place, engine in self.engines.items():
             assert engine.move(sockets[place].native, _native.Admission(**admissions[place]), first)

@@ -149,9 +149,9 @@ struct EngineStats {
 
 // Handed to an engine besides its port. The clock serves deadlines that begin with a call, and statistics.
 struct Surroundings {
-  bool checked = false;  // packets have check words, in every generation
   Clock clock = now_ns;
   bool background_thread = true;  // false: whoever looks at wants_driver() drives, by step()
+  bool checked = false;           // packets have check words, in every generation
 };
 
 class Engine {
