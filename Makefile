@@ -1,4 +1,4 @@
-# make install | demo | test | test-long | topo-test | experiments | fuzz | fuzz-sums | fuzz-native | fuzz-python | sanitize | threads | exhaustive | tla | simulate | loss | soak | fuzz-api | training | torch-matrix | torch-kills | failovers | bench | lint. Each does its own set-up; needs Python 3.11+, a C++20 compiler and make.
+# make install | demo | test | test-long | topo-test | experiments | fuzz | fuzz-sums | fuzz-native | fuzz-python | sanitize | threads | exhaustive | tla | simulate | loss | soak | fuzz-api | training | torch-matrix | torch-kills | failovers | packages | docs | bench | lint. Each does its own set-up; needs Python 3.11+, a C++20 compiler and make.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -16,7 +16,7 @@ KILLS ?= 100
 WAY ?= reconfigure
 SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(shell find switchagg worker_lib -name '*.cpp' -o -name '*.h')
 
-.PHONY: install demo test test-long topo-test experiments fuzz fuzz-sums fuzz-native fuzz-python sanitize threads exhaustive tla simulate loss soak fuzz-api training torch-matrix torch-kills failovers bench lint format native clean
+.PHONY: install demo test test-long topo-test experiments fuzz fuzz-sums fuzz-native fuzz-python sanitize threads exhaustive tla simulate loss soak fuzz-api training torch-matrix torch-kills failovers packages docs bench lint format native clean
 
 install: $(VENV)/.installed-$(EXTRAS)
 
@@ -110,6 +110,10 @@ torch-matrix: install
 # Ranks that are killed in training and come back, KILLS of them, under PyTorch's reconfigure; WAY=torchft under its Manager.
 torch-kills: install
 	$(BIN)/python -m tests.torch_kills --kills $(KILLS) --way $(WAY)
+
+# The sdist and the wheels, from fresh environments of each of PYTHONS; KEEP=FOLDER keeps them.
+packages:
+	$(PYTHON) scripts/check_packages.py $(if $(KEEP),--keep $(KEEP)) $(or $(PYTHONS),$(PYTHON))
 
 bench: install
 	$(BIN)/switchagg bench allreduce

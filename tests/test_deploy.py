@@ -6,11 +6,14 @@ import re
 import shlex
 import shutil
 import subprocess
+import tomllib
 import urllib.request
 from pathlib import Path
 
 import pytest
 
+import switchagg
+import worker_lib
 from switchagg.cli.main import COMMANDS
 from switchagg.control.embedded import EmbeddedController
 from switchagg.control.switch_specs import read_configuration
@@ -41,6 +44,11 @@ def test_every_metric_is_explained_and_has_an_alert(metrics: set[str]) -> None:
     used = {_ADDED.sub("", name) for name in re.findall(r"\b(?:switchagg|process)_\w+", alerts)}
     assert ours <= used
     assert used <= metrics
+
+
+def test_the_version_is_one() -> None:
+    project = tomllib.loads((DOCS.parent / "pyproject.toml").read_text())["project"]
+    assert project["version"] == switchagg.__version__ == worker_lib.__version__
 
 
 def test_every_alert_is_explained() -> None:
