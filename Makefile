@@ -115,6 +115,11 @@ torch-kills: install
 packages:
 	$(PYTHON) scripts/check_packages.py $(if $(KEEP),--keep $(KEEP)) $(or $(PYTHONS),$(PYTHON))
 
+# The site, in build/site; a link that leads nowhere is an error.
+docs:
+	$(MAKE) install EXTRAS=$(EXTRAS),docs
+	$(BIN)/mkdocs build
+
 bench: install
 	$(BIN)/switchagg bench allreduce
 

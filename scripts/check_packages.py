@@ -3,8 +3,8 @@
     python scripts/check_packages.py python3.11 python3.12 python3.13
 
 For each Python: the wheel from the sdist, alone: `pip check`, a job, the demo, the web page, and a rack of
-native switches (as root, where Mininet is installed); with the extra p4runtime: `switchagg p4 check` and a rack
-with p4. Python 3.12 and newer share one wheel. Prints a line a step; the exit status is 1 where one fails.
+native switches (as root, where Mininet is installed); with the extra p4runtime: `switchagg p4 check` and a
+rack with p4. Python 3.12 and newer share one wheel. Prints a line a step; exit status 1 where one fails.
 """
 
 from __future__ import annotations

@@ -47,31 +47,43 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def words_of_commands() -> Iterator[tuple[str, Command]]:
-    """Yields the words of every command by its path: "", "job", "job create" and so on."""
+def parsers_of_commands() -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """Yields the parser of every command and verb by its path: "job", "job create" and so on."""
     from switchagg.cli.main import COMMANDS
 
-    whole = argparse.ArgumentParser(add_help=False)
+    whole = argparse.ArgumentParser(prog="switchagg", add_help=False)
     added = whole.add_subparsers()
     for module in dict.fromkeys(module for module, _ in COMMANDS.values()):
         importlib.import_module(f"switchagg.cli.{module}").add_parser(added)
-    options: dict[str, tuple[str | None, str]] = {
-        "--help": (None, "show the commands"),
-        "--version": (None, "show the version"),
-    }
-    yield "", Command(options, {name: text for name, (_, text) in COMMANDS.items()})
     for name in COMMANDS:
         yield from _below(name, added.choices[name])
 
 
-def _below(path: str, parser: argparse.ArgumentParser) -> Iterator[tuple[str, Command]]:
+def _below(path: str, parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    yield path, parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, each in action.choices.items():
+                yield from _below(f"{path} {name}", each)
+
+
+def words_of_commands() -> Iterator[tuple[str, Command]]:
+    """Yields the words of every command by its path, which is empty for `switchagg` itself."""
+    from switchagg.cli.main import COMMANDS
+
+    whole = Command(verbs={name: text for name, (_, text) in COMMANDS.items()})
+    whole.options = {"--help": (None, "show the commands"), "--version": (None, "show the version")}
+    yield "", whole
+    for path, parser in parsers_of_commands():
+        yield path, _words(parser)
+
+
+def _words(parser: argparse.ArgumentParser) -> Command:
     found = Command()
-    below: dict[str, argparse.ArgumentParser] = {}
     for action in parser._actions:
         if action.help == argparse.SUPPRESS:
             continue
         if isinstance(action, argparse._SubParsersAction):
-            below.update(action.choices)
             found.verbs = {each.dest: each.help or "" for each in action._choices_actions}
             continue
         help_text = (action.help or "") % {"default": action.default}
@@ -79,9 +91,7 @@ def _below(path: str, parser: argparse.ArgumentParser) -> Iterator[tuple[str, Co
             found.options[option] = (_values(action), help_text)
         if not action.option_strings and action.choices is not None:
             found.values = found.values or tuple(map(str, action.choices))
-    yield path, found
-    for name, each in below.items():
-        yield from _below(f"{path} {name}", each)
+    return found
 
 
 def _values(action: argparse.Action) -> str | None:
