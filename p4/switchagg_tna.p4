@@ -108,6 +108,8 @@ parser SwitchIngressParser(packet_in packet, out headers_t hdr, out metadata_t m
         hdr.bridge.again = 0;
         hdr.bridge.receiver = 0;
         hdr.bridge.group = 0;
+        hdr.bridge.reader = 0;
+        hdr.bridge.bare = 0;
         transition parse_frame;
     }
 
@@ -167,6 +169,12 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, in ingress_int
         meta.way = WAY_PORT;
     }
 
+    /* Whoever asks again gets the words. */
+    action answer() {
+        hdr.bridge.reader = 0;
+        meta.way = WAY_PORT;
+    }
+
     /* The second pass's parser must find the words, though a SKIP may have come. */
     action come_again() {
         hdr.bridge.again = 1;
@@ -183,6 +191,12 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, in ingress_int
 
     action send_to_one_again() {
         hdr.bridge.group = 0;
+        come_again();
+    }
+
+    action answer_again() {
+        hdr.bridge.group = 0;
+        hdr.bridge.reader = 0;
         come_again();
     }
 
@@ -209,6 +223,8 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, in ingress_int
             send_own_to_one;
             send_to_all_again;
             send_to_one_again;
+            answer;
+            answer_again;
             @defaultonly NoAction;
         }
         const default_action = NoAction();
@@ -219,10 +235,10 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, in ingress_int
             (AUDIENCE_ALL, 1, WORDS_NONE): send_to_one();
             (AUDIENCE_ALL, 1, WORDS_OWN): send_own_to_one();
             (AUDIENCE_ALL, 1, WORDS_STORED): send_to_one_again();
-            (AUDIENCE_SENDER, 0, WORDS_NONE): send_to_one();
-            (AUDIENCE_SENDER, 0, WORDS_STORED): send_to_one_again();
-            (AUDIENCE_SENDER, 1, WORDS_NONE): send_to_one();
-            (AUDIENCE_SENDER, 1, WORDS_STORED): send_to_one_again();
+            (AUDIENCE_SENDER, 0, WORDS_NONE): answer();
+            (AUDIENCE_SENDER, 0, WORDS_STORED): answer_again();
+            (AUDIENCE_SENDER, 1, WORDS_NONE): answer();
+            (AUDIENCE_SENDER, 1, WORDS_STORED): answer_again();
         }
         CONST_SIZE(10)
     }
@@ -355,6 +371,7 @@ control SwitchIngressDeparser(packet_out packet, inout headers_t hdr, in metadat
 struct egress_metadata_t {
     traffic_t traffic;
     form_t form;
+    bit<1> bare;            /* the parser has left the words out */
 }
 
 parser SwitchEgressParser(packet_in packet, out headers_t hdr, out egress_metadata_t meta,
@@ -364,6 +381,7 @@ parser SwitchEgressParser(packet_in packet, out headers_t hdr, out egress_metada
         packet.extract(hdr.bridge);
         meta.traffic = TRAFFIC_OTHER;
         meta.form = FORM_TRUNCATED;
+        meta.bare = 0;
         transition select(hdr.bridge.again, hdr.bridge.next_hop) {
             (0, NEXT_HOP_ARP): parse_frame;
             (0, NEXT_HOP_ECHO): parse_frame;
@@ -399,7 +417,17 @@ control SwitchEgress(inout headers_t hdr, inout egress_metadata_t meta, in egres
     bit<1> lost;
 #endif
 
+    action leave_words_out() {
+        hdr.bridge.bare = 1;
+        hdr.bridge.words = 0;
+        hdr.padding.setValid();
+        hdr.padding.zero = 0;
+    }
+
     apply {
+        if (meta.bare == 1) {
+            leave_words_out();
+        }
         if (!hdr.rest.isValid()) {
             receiver = hdr.bridge.receiver;
             if (receiver == 0) {
@@ -462,6 +490,7 @@ control SwitchEgressDeparser(packet_out packet, inout headers_t hdr, in egress_m
         packet.emit(hdr.icmp);
         packet.emit(hdr.udp);
         packet.emit(hdr.agg);
+        packet.emit(hdr.padding);
     }
 }
 

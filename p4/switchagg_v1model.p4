@@ -110,6 +110,8 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
         hdr.bridge.from = standard_metadata.ingress_port;
         hdr.bridge.receiver = 0;
         hdr.bridge.group = 0;
+        hdr.bridge.reader = 0;
+        hdr.bridge.bare = 0;
         meta.way = WAY_NONE;
         meta.task = TASK_NONE;
         lost = 0;
@@ -212,6 +214,9 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
                     } else {
                         meta.way = WAY_PORT;
                     }
+                    if (meta.audience == AUDIENCE_SENDER) {
+                        hdr.bridge.reader = 0;
+                    }
                 }
             }
         }
@@ -237,6 +242,14 @@ control SwitchEgress(inout headers_t hdr, inout metadata_t meta, inout standard_
     bit<1> lost;
 #endif
 
+    action leave_words_out() {
+        hdr.bridge.bare = 1;
+        hdr.bridge.words = 0;
+        hdr.words.setInvalid();
+        hdr.padding.setValid();
+        hdr.padding.zero = 0;
+    }
+
     apply {
         if (hdr.bridge.next_hop == NEXT_HOP_STATION) {
             if (standard_metadata.egress_port == hdr.bridge.from) {
@@ -249,6 +262,10 @@ control SwitchEgress(inout headers_t hdr, inout metadata_t meta, inout standard_
             receiver = hdr.bridge.receiver;
             if (receiver == 0) {
                 receiver = standard_metadata.egress_rid;
+                /* A worker's number ends with its bit + 1, in six bits. */
+                if (hdr.bridge.words == 1 && hdr.bridge.reader != 0 && (receiver & 0x3F) != hdr.bridge.reader) {
+                    leave_words_out();
+                }
             }
             rewrite.apply(hdr, receiver);
             if (hdr.bridge.next_hop == NEXT_HOP_NOBODY) {

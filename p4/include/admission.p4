@@ -27,6 +27,26 @@
 #include "metadata.p4"
 
 control Admission(inout headers_t hdr, inout metadata_t meta, in port_t ingress_port) {
+    /* A contribution that is directed, and no repeat, names in `reply` the one worker that needs the words. */
+    action name_reader() {
+        hdr.bridge.reader = hdr.agg.reply;
+    }
+
+    table direction {
+        key = {
+            hdr.agg.flags: ternary;
+        }
+        actions = {
+            name_reader;
+            @defaultonly NoAction;
+        }
+        const default_action = NoAction();
+        const entries = {
+            4 &&& 6: name_reader();
+        }
+        CONST_SIZE(1)
+    }
+
     DIRECT_COUNTER(admission_packets)
     DIRECT_COUNTER(delivery_packets)
 
@@ -115,6 +135,7 @@ control Admission(inout headers_t hdr, inout metadata_t meta, in port_t ingress_
         meta.way = WAY_GROUP;
         hdr.bridge.next_hop = NEXT_HOP_RESULT;
         hdr.bridge.group = group;
+        hdr.bridge.bare = hdr.agg.flags[2:2];
     }
 
     /* A parent's RESULT for the one worker that it names in `reply`. */
@@ -125,6 +146,7 @@ control Admission(inout headers_t hdr, inout metadata_t meta, in port_t ingress_
         hdr.bridge.next_hop = NEXT_HOP_RESULT;
         hdr.bridge.port = port;
         hdr.bridge.receiver = receiver;
+        hdr.bridge.bare = hdr.agg.flags[2:2];
         hdr.agg.reply = 0;
     }
 
@@ -157,6 +179,7 @@ control Admission(inout headers_t hdr, inout metadata_t meta, in port_t ingress_
     }
 
     apply {
+        direction.apply();
         if (meta.form != FORM_TRUNCATED && hdr.agg.op == OP_RESULT) {
             deliveries.apply();
         } else {

@@ -5,7 +5,7 @@
                        |          `---- udp -- protocol header -- words
                        `------- tag -- arp or ipv4, for their sources
 
-   They use packet, hdr and meta. PARSE_WORDS says whether to extract words and tags: a Tofino's egress has no room
+   They use packet, hdr and meta, and without words the egress's intrinsic metadata. PARSE_WORDS says whether to extract words and tags: a Tofino's egress has no room
    for words and leaves them in the payload, and sees no frame with a tag from inside. What the switch does not look
    into stays payload. */
 
@@ -154,9 +154,57 @@
         meta.form = FORM_WORDS;
 #if PARSE_WORDS
         packet.extract(hdr.words);
+        transition accept;
+#else
+        /* Copies for others than the reader, whose numbers end with their bit + 1, leave without words: what a
+           parser passes over is not sent. A packet that is no copy has replication id 0. */
+        transition select(hdr.bridge.reader, intrinsic.egress_rid) {
+            (0, _): accept;
+            (_, 0): accept;
+            (1, 1 &&& 0x3F): accept;
+            (2, 2 &&& 0x3F): accept;
+            (3, 3 &&& 0x3F): accept;
+            (4, 4 &&& 0x3F): accept;
+            (5, 5 &&& 0x3F): accept;
+            (6, 6 &&& 0x3F): accept;
+            (7, 7 &&& 0x3F): accept;
+            (8, 8 &&& 0x3F): accept;
+            (9, 9 &&& 0x3F): accept;
+            (10, 10 &&& 0x3F): accept;
+            (11, 11 &&& 0x3F): accept;
+            (12, 12 &&& 0x3F): accept;
+            (13, 13 &&& 0x3F): accept;
+            (14, 14 &&& 0x3F): accept;
+            (15, 15 &&& 0x3F): accept;
+            (16, 16 &&& 0x3F): accept;
+            (17, 17 &&& 0x3F): accept;
+            (18, 18 &&& 0x3F): accept;
+            (19, 19 &&& 0x3F): accept;
+            (20, 20 &&& 0x3F): accept;
+            (21, 21 &&& 0x3F): accept;
+            (22, 22 &&& 0x3F): accept;
+            (23, 23 &&& 0x3F): accept;
+            (24, 24 &&& 0x3F): accept;
+            (25, 25 &&& 0x3F): accept;
+            (26, 26 &&& 0x3F): accept;
+            (27, 27 &&& 0x3F): accept;
+            (28, 28 &&& 0x3F): accept;
+            (29, 29 &&& 0x3F): accept;
+            (30, 30 &&& 0x3F): accept;
+            (31, 31 &&& 0x3F): accept;
+            (32, 32 &&& 0x3F): accept;
+            default: leave_words_out;
+        }
 #endif
+    }
+
+#if !PARSE_WORDS
+    state leave_words_out {
+        packet.advance(32 * AGG_WORDS);
+        meta.bare = 1;
         transition accept;
     }
+#endif
 
     state parse_other_words {
         packet.extract(hdr.agg);

@@ -82,6 +82,9 @@ header bridge_h {
     port_t from;            /* where it came in */
     bit<16> receiver;       /* whose addresses to write; 0: as the replication engine says */
     bit<16> group;          /* the multicast group that it goes to, where it does */
+    bit<16> reader;         /* 0, or the `reply` of a directed contribution: the worker's bit + 1 that gets words */
+    bit<7> bare_padding;
+    bit<1> bare;            /* a RESULT whose words went to another worker */
 }
 
 header ethernet_h {
@@ -139,7 +142,7 @@ header udp_h {
 header switchagg_h {
     bit<4> version;
     bit<4> op;
-    bit<8> flags;           /* bit 0: words follow; bit 1: sent before */
+    bit<8> flags;           /* bit 0: words follow; bit 1: sent before; bit 2: one worker alone gets the words */
     bit<16> job;
     bit<32> token;
     bit<32> seq;

@@ -83,6 +83,16 @@ control Rewrite(inout headers_t hdr, in bit<16> receiver) {
         hdr.bridge.next_hop = NEXT_HOP_NOBODY;
     }
 
+    /* What a leaf sends up names the reader as the packet did that made the slot full. */
+    action raise_directed() {
+        hdr.agg.flags = 4;
+        hdr.agg.reply = hdr.bridge.reader;
+    }
+
+    action mark_bare() {
+        hdr.agg.flags = 4;
+    }
+
     action size_bare() {
         hdr.ipv4.bytes = IPV4_BYTES_BARE;
         hdr.udp.bytes = UDP_BYTES_BARE;
@@ -126,6 +136,11 @@ control Rewrite(inout headers_t hdr, in bit<16> receiver) {
             arps.apply();
         } else {
             receivers.apply();
+            if (hdr.bridge.bare == 1) {
+                mark_bare();
+            } else if (hdr.bridge.next_hop == NEXT_HOP_RAISE && hdr.bridge.reader != 0) {
+                raise_directed();
+            }
             if (hdr.bridge.words == 1) {
                 size_full();
             } else {

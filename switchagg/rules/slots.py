@@ -33,11 +33,15 @@ and then
     anything else                -> drop it (stale)
     seen becomes full            -> send RESULT to every worker, without payload if not filled
 
+A contribution is *directed* if it has the flag DIRECTED, not RETRANSMISSION, and a `reply` of other than 0. Where
+a directed contribution makes seen full, and the slot is filled, the RESULT goes with payload to the worker with bit
+`reply` - 1 alone, and to every other as *bare*: without payload, with the flag DIRECTED.
+
 SUM wraps modulo 2^32, OR is bitwise, and all arithmetic on seq wraps modulo 2^32. Only equality of seq is
 compared: a jump is not obeyed, and the pipeline of a hardware switch could not do more.
 
-A RESULT carries the job's result token, the slot's seq, and reply 0, except that a RESULT sent to one worker
-echoes the `reply` of the packet that asked for it.
+A RESULT carries the job's result token, the slot's seq, and reply 0, except that a RESULT sent in answer to a
+repeat echoes that packet's `reply`.
 
 INIT, from the controller's port only (its source and token are not looked at): slot.seq = seq, seen = full,
 filled = False, and the packet goes back to the controller as it came. With seq = the slot's first seq - P,
@@ -48,13 +52,14 @@ Two levels. A job may have a *parent*: a switch above, the root, that knows this
 its workers, and has the job under the same id in as many slots from a base of its own. Then a leaf stores no
 results, and
 
-    seen becomes full            -> send what the slot holds up to the parent, as this switch's contribution
+    seen becomes full            -> send what the slot holds up to the parent, as this switch's contribution,
+                                    directed with the same reply if the packet was
     a repeat, and seen is full   -> send it up once more, with reply = the worker's bit + 1
     RESULT from the parent       -> reply 0: send it down to every worker; reply = bit + 1: to that one alone
 
 What goes up has the op and the retransmission flag of the packet that gave rise to it, this switch's token at
 the parent, and the slot moved to the parent's range; what comes down has the job's result token, the slot
-moved back, and reply 0. The parent answers a repeat by a RESULT that echoes `reply`, so it finds its way to
+moved back, reply 0, and the flag DIRECTED if it came with it. The parent answers a repeat by a RESULT that echoes `reply`, so it finds its way to
 the worker that asked. A RESULT is the parent's if it comes from its address and port with its result token,
 has the job's K words or none, a slot in its range, and a `reply` of 0 or of a worker of this job. Whether its
 round is over is not looked at: a worker knows which RESULTs it lacks.

@@ -57,7 +57,8 @@ class Flag(IntFlag):
     """Bits of `flags`. A receiver ignores the others."""
 
     PAYLOAD = 1  # K words follow the header
-    RETRANSMISSION = 2  # sent before; for counters only
+    RETRANSMISSION = 2  # sent before; `reply` is its time, or of a leaf's the worker
+    DIRECTED = 4  # one worker alone gets the words: of a contribution that `reply` names, of a RESULT another
 
 
 class DropReason(StrEnum):
@@ -113,14 +114,16 @@ class Field:
 FIELDS: Final[tuple[Field, ...]] = (
     Field("version", 4, "1"),
     Field("op", 4, "0 SUM, 1 OR, 2 RESULT, 3 INIT"),
-    Field("flags", 8, "bit 0: payload present; bit 1: this is a retransmission", hexadecimal=True),
+    Field(
+        "flags", 8, "bit 0: payload present; bit 1: retransmission; bit 2: words for one", hexadecimal=True
+    ),
     Field("job", 16, "job id"),
     Field(
         "token", 32, "a worker's secret for this job; in a RESULT the job's result token", hexadecimal=True
     ),
     Field("seq", 32, "sequence number of this packet in the job, modulo 2^32"),
     Field("slot", 16, "base + (seq mod P)"),
-    Field("reply", 16, "0; of a repeat its time, a leaf's has the worker's bit + 1; the answer echoes it"),
+    Field("reply", 16, "0; of a repeat its time; bit + 1 of the worker that a leaf or a directed one names"),
 )
 
 _STRUCT: Final = struct.Struct(">BBHIIHH")

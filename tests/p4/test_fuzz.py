@@ -98,8 +98,20 @@ MISTAKES = {
     "a repeat is answered in one pass": (
         TNA,
         "switchagg_tna.p4",
-        "(AUDIENCE_SENDER, 0, WORDS_STORED): send_to_one_again();",
+        "(AUDIENCE_SENDER, 0, WORDS_STORED): answer_again();",
         "(AUDIENCE_SENDER, 0, WORDS_STORED): send_own_to_one();",
+    ),
+    "a repeat names a reader": (
+        V1MODEL,
+        "include/admission.p4",
+        "4 &&& 6: name_reader();",
+        "4 &&& 4: name_reader();",
+    ),
+    "the words of a directed RESULT go to all": (
+        TNA,
+        "include/frame_states.p4",
+        "default: leave_words_out;",
+        "default: accept;",
     ),
 }
 

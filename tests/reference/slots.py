@@ -6,7 +6,7 @@ Every engine agrees with it packet by packet.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -213,10 +213,14 @@ class SlotTable:
         self._count(Event.results, job)
         if not slot.filled:
             self._count(Event.empty_results, job)
+        reader = header.reply if _is_directed(header) else 0
         if job.entry.parent is not None:
-            return [self._contribution(job, job.entry.parent, header, 0)]
+            return [self._contribution(job, job.entry.parent, header, reader, directed=reader != 0)]
         result = self._result(job, header.slot)
-        return [(each.address, result) for each in job.workers]
+        if not reader or not slot.filled:
+            return [(each.address, result) for each in job.workers]
+        bare = encode(replace(Header.unpack(result), flags=Flag.DIRECTED))
+        return [(each.address, result if each.bit + 1 == reader else bare) for each in job.workers]
 
     def _deliver(self, payload: bytes, source: Address) -> list[Out]:
         """A RESULT: the parent's goes down to whom it is for, and nobody else may send one."""
@@ -239,7 +243,8 @@ class SlotTable:
         job.counters[Event.received] += 1
         self._count(Event.delivered, job)
         slot = job.entry.base + header.slot - parent.base
-        down = Header(Op.RESULT, 0, header.job, job.entry.result_token, header.seq, slot)
+        flags = header.flags & Flag.DIRECTED
+        down = Header(Op.RESULT, flags, header.job, job.entry.result_token, header.seq, slot)
         return [(worker.address, encode(down, words)) for worker in receivers]
 
     def _combine(self, job: _Job, slot: _Slot, op: Op, words: npt.NDArray[np.uint32]) -> None:
@@ -263,13 +268,20 @@ class SlotTable:
         return encode(header, slot.words if slot.filled else None)
 
     @staticmethod
-    def _contribution(job: _Job, parent: ParentEntry, cause: Header, reply: int) -> Out:
+    def _contribution(
+        job: _Job, parent: ParentEntry, cause: Header, reply: int, *, directed: bool = False
+    ) -> Out:
         """Returns a full slot's contribution to the parent."""
         index = cause.slot - job.entry.base
         slot = job.slots[index]
-        flags = cause.flags & Flag.RETRANSMISSION
+        flags = Flag.DIRECTED if directed else cause.flags & Flag.RETRANSMISSION
         header = Header(cause.op, flags, cause.job, parent.token, cause.seq, parent.base + index, reply)
         return parent.address, encode(header, slot.words if slot.filled else None)
+
+
+def _is_directed(header: Header) -> bool:
+    flags = header.flags & (Flag.DIRECTED | Flag.RETRANSMISSION)
+    return flags == Flag.DIRECTED and header.reply != 0
 
 
 def _packets_of(worker: WorkerEntry) -> str:

@@ -35,6 +35,7 @@ enum class Op : uint8_t {
 // Bits of Header::flags.
 inline constexpr uint8_t kFlagPayload = 1;
 inline constexpr uint8_t kFlagRetransmission = 2;
+inline constexpr uint8_t kFlagDirected = 4;
 
 // Reasons for which a switch drops a packet, in the order of its checks.
 enum class DropReason : uint8_t {
@@ -122,12 +123,12 @@ inline void store32(uint8_t* at, uint32_t value) {
 struct Header {
   uint8_t version = kVersion;  // 1
   uint8_t op = 0;  // 0 SUM, 1 OR, 2 RESULT, 3 INIT
-  uint8_t flags = 0;  // bit 0: payload present; bit 1: this is a retransmission
+  uint8_t flags = 0;  // bit 0: payload present; bit 1: retransmission; bit 2: words for one
   uint16_t job = 0;  // job id
   uint32_t token = 0;  // a worker's secret for this job; in a RESULT the job's result token
   uint32_t seq = 0;  // sequence number of this packet in the job, modulo 2^32
   uint16_t slot = 0;  // base + (seq mod P)
-  uint16_t reply = 0;  // 0; of a repeat its time, a leaf's has the worker's bit + 1; the answer echoes it
+  uint16_t reply = 0;  // 0; of a repeat its time; bit + 1 of the worker that a leaf or a directed one names
 
   // `at` has kHeaderBytes bytes.
   static Header parse(const uint8_t* at) {

@@ -76,18 +76,48 @@ void SwitchLoop::on_packet(const Received& datagram) {
     flush();
     verdict = table_.process(datagram, false);
   }
-  if (verdict.action == Action::multicast)
-    train(verdict.job_index, &Finished::full).add(table_.result(verdict.job_index, verdict.slot));
+  if (verdict.action == Action::multicast) {
+    if (verdict.reader != 0) {
+      direct(verdict);
+    } else {
+      finished(verdict.job_index).full.add(table_.result(verdict.job_index, verdict.slot));
+    }
+  }
   if (verdict.action == Action::unicast) answer(verdict);
   if (verdict.action == Action::deliver) deliver(verdict, datagram);
 }
 
-// A train of a job. Notes the job if this batch has nothing of it yet.
-SwitchLoop::Train& SwitchLoop::train(uint32_t job_index, Train Finished::*which) {
+// What is to be sent of a job, where something will be added. Notes the job if this batch has nothing of it yet.
+SwitchLoop::Finished& SwitchLoop::finished(uint32_t job_index) {
   if (job_index >= finished_.size()) finished_.resize(job_index + 1);
   Finished& job = finished_[job_index];
-  if (job.full.empty() && job.delivered.empty()) to_multicast_.push_back(job_index);
-  return job.*which;
+  if (job.empty()) to_multicast_.push_back(job_index);
+  return job;
+}
+
+void SwitchLoop::direct(const Verdict& verdict) {
+  table_.bare(verdict.job_index, verdict.slot, bare_.emplace_back().data());
+  finished(verdict.job_index)
+      .directed.push_back({verdict.reader, table_.result(verdict.job_index, verdict.slot), bare_.size() - 1});
+}
+
+// Neighbours mostly have one reader, since they carry neighbouring elements.
+void SwitchLoop::send_directed(uint32_t job_index, std::vector<Directed>& directed) {
+  const std::span<const Endpoint> workers = table_.workers(job_index);
+  for (size_t at = 0, end; at < directed.size(); at = end) {
+    const uint16_t reader = directed[at].reader;
+    for (end = at; end < directed.size() && directed[end].reader == reader;) ++end;
+    const std::optional<Endpoint> to = table_.worker(job_index, reader - 1u);
+    run_.clear();
+    for (size_t i = at; to && i < end; ++i) run_.push_back(directed[i].result);
+    if (to) port_->send({&*to, 1}, run_);
+    run_.clear();
+    for (size_t i = at; i < end; ++i) run_.push_back({bare_[directed[i].bare].data(), wire::kHeaderBytes});
+    others_.assign(workers.begin(), workers.end());
+    if (to) std::erase(others_, *to);
+    port_->send(others_, run_);
+  }
+  directed.clear();
 }
 
 // Memory for one more packet. May flush, which is safe: no packet is processed in between.
@@ -100,7 +130,7 @@ void SwitchLoop::deliver(const Verdict& verdict, const Received& datagram) {
   const Segment result = table_.delivered(verdict, datagram, scratch());
   scratch_used_ += result.size;
   if (verdict.reply != 0) return answers_.push_back({verdict.to, result});
-  train(verdict.job_index, &Finished::delivered).add(result);
+  finished(verdict.job_index).delivered.add(result);
 }
 
 void SwitchLoop::answer(const Verdict& verdict) {
@@ -121,9 +151,11 @@ void SwitchLoop::flush() {
       train.without.clear();
     };
     send(table_.audience(index), job.full);
+    send_directed(index, job.directed);
     send(table_.workers(index), job.delivered);
   }
   to_multicast_.clear();
+  bare_.clear();
 
   if (!answers_.empty()) {
     // By worker, size and address, so that neighbours merge into trains.

@@ -3,13 +3,14 @@
 //      wait -> receive a batch -> SlotTable::process each -> send the RESULTs from slot memory -> ...
 //
 // RESULTs are sent after each received batch, so that they travel in trains of equal size. For each job: the records of all
-// complete slots, those with words first, to all of its workers, or from a leaf to its parent; then RESULTs of its parent
-// for all workers. Last come answers to retransmissions, by worker. Records are sent from the slots' memory, so the table
+// complete slots, those with words first, to all of its workers, or from a leaf to its parent; then those that one worker
+// reads, with words to it and bare to the others; then RESULTs of its parent for all workers. Last come answers to retransmissions, by worker. Records are sent from the slots' memory, so the table
 // stays locked until they are sent. The loop sleeps in the port and allocates nothing per packet.
 //
 // Other threads reach the table through with_table(), between two batches and in the order of asking.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -58,8 +59,15 @@ class SwitchLoop {
     bool empty() const { return with_words.empty() && without.empty(); }
     void add(Segment result) { (result.size > wire::kHeaderBytes ? with_words : without).push_back(result); }
   };
+  struct Directed {  // a complete slot's record, and its bare header's place in bare_
+    uint16_t reader;
+    Segment result;
+    size_t bare;
+  };
   struct Finished {  // of one job, since the last flush
     Train full, delivered;
+    std::vector<Directed> directed;
+    bool empty() const { return full.empty() && delivered.empty() && directed.empty(); }
   };
 
   void serve();
@@ -67,7 +75,9 @@ class SwitchLoop {
   void answer(const Verdict& verdict);
   void deliver(const Verdict& verdict, const Received& datagram);
   uint8_t* scratch();
-  Train& train(uint32_t job_index, Train Finished::*which);
+  Finished& finished(uint32_t job_index);
+  void direct(const Verdict& verdict);
+  void send_directed(uint32_t job_index, std::vector<Directed>& directed);
   void flush();
 
   SlotTable table_;
@@ -87,6 +97,8 @@ class SwitchLoop {
   std::vector<uint32_t> to_multicast_;  // job indices with something in finished_
   std::vector<Answer> answers_;
   std::vector<Segment> run_;
+  std::vector<std::array<uint8_t, wire::kHeaderBytes>> bare_;
+  std::vector<Endpoint> others_;
   std::unique_ptr<uint8_t[]> scratch_;  // packets whose header was rewritten
   size_t scratch_used_ = 0;
 };

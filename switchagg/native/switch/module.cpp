@@ -239,8 +239,15 @@ void append(std::vector<Out>& outs, const SlotTable& table, const Verdict& verdi
     case Action::none:
     case Action::flush:
       return;
-    case Action::multicast:
-      return send(table.audience(verdict.job_index), table.result(verdict.job_index, verdict.slot));
+    case Action::multicast: {
+      const Segment full = table.result(verdict.job_index, verdict.slot);
+      if (verdict.reader == 0) return send(table.audience(verdict.job_index), full);
+      table.bare(verdict.job_index, verdict.slot, scratch.data());
+      const std::optional<Endpoint> reader = table.worker(verdict.job_index, verdict.reader - 1u);
+      for (const Endpoint& each : table.workers(verdict.job_index))
+        send({&each, 1}, reader == each ? full : Segment{scratch.data(), wire::kHeaderBytes});
+      return;
+    }
     case Action::deliver: {
       const Segment down = table.delivered(verdict, received(packet, {}), scratch.data());
       return send(verdict.reply ? std::span(&verdict.to, 1) : table.workers(verdict.job_index), down);

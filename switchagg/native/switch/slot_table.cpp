@@ -49,6 +49,12 @@ Verdict drop(Counters& counters, DropReason reason) {
   return dropped(reason);
 }
 
+// The `reply` of a directed contribution, which names the one worker that needs the words; 0 for others.
+uint16_t reader_of(const Header& header) {
+  constexpr uint8_t mask = wire::kFlagDirected | wire::kFlagRetransmission;
+  return (header.flags & mask) == wire::kFlagDirected ? header.reply : uint16_t{0};
+}
+
 void add_counters(Counters& to, const Counters& from) {
   for (size_t i = 0; i < to.size(); ++i) to[i] += from[i];
 }
@@ -126,6 +132,8 @@ struct SlotTable::Job {
     if (parent) {
       header.op = cause.op;
       header.flags |= cause.flags & wire::kFlagRetransmission;
+      header.reply = reader_of(cause);
+      if (header.reply != 0) header.flags |= wire::kFlagDirected;
       header.token = parent->token;
       header.slot = static_cast<uint16_t>(parent->base + slot);
     }
@@ -349,6 +357,7 @@ Verdict SlotTable::contribute(Job& job, const Header& header, const uint8_t* wor
     job.write_result(index, header);
     slot.pending_epoch = epoch_;
     verdict.action = Action::multicast;
+    if (!job.parent && slot.filled) verdict.reader = reader_of(header);
   }
   return verdict;
 }
@@ -420,11 +429,22 @@ Segment SlotTable::result_with_reply(const Verdict& verdict, uint8_t* scratch) c
   return {scratch, stored.size};
 }
 
+void SlotTable::bare(uint32_t job_index, uint32_t slot, uint8_t* to) const {
+  std::memcpy(to, jobs_[job_index]->record(slot), wire::kHeaderBytes);
+  to[wire::kFlagsOffset] = wire::kFlagDirected;
+}
+
+std::optional<Endpoint> SlotTable::worker(uint32_t job_index, uint32_t bit) const {
+  if (bit >= wire::kMaxWorkers) return std::nullopt;
+  const Job::Worker* const found = jobs_[job_index]->with_bit(uint32_t{1} << bit);
+  return found ? std::optional(found->endpoint) : std::nullopt;
+}
+
 Segment SlotTable::delivered(const Verdict& verdict, const Received& packet, uint8_t* scratch) const {
   const Job& job = *jobs_[verdict.job_index];
   packet.copy_to(scratch);
   Header header = Header::parse(scratch);
-  header.flags &= wire::kFlagPayload;
+  header.flags &= wire::kFlagPayload | wire::kFlagDirected;
   header.token = job.result_token;
   header.slot = static_cast<uint16_t>(job.base + verdict.slot);
   header.reply = 0;

@@ -1,7 +1,7 @@
 // The slot machine: admission, the slot rules, counters. No I/O, no clock, no thread, and no allocation after add_job().
 // switchagg/rules/slots.py states the rules; tests compare this table with tests/reference/slots.py, packet by packet.
 //
-//      packet, source  ->  process()  ->  Verdict: nothing | answer one worker | multicast | echo | flush first
+//      packet, source  ->  process()  ->  Verdict: nothing | answer one worker | multicast, words to one or all | echo | flush
 //                                                  | a parent's RESULT for one worker, or for all
 //
 // A complete slot is sent from its own memory: result() is a view of its record, header and words. The records of a job
@@ -56,7 +56,8 @@ struct JobAdmission {  // checked where it is made: switchagg.rules.slots.JobEnt
 
 enum class Action : uint8_t {
   none,           // dropped (see reason), or added to a slot that is not full yet
-  multicast,      // send result(job_index, slot) to every endpoint of audience(job_index)
+  multicast,      // send result(job_index, slot) to every endpoint of audience(job_index); where `reader` is not zero, to
+                  // the worker with bit `reader` - 1 alone, and bare() to the others
   unicast,        // send it to `to` alone; where `reply` is not zero, send result_with_reply() instead
   deliver,        // a parent's RESULT: send delivered() to every endpoint of workers(job_index), where `reply` is not
                   // zero to `to` alone
@@ -70,6 +71,7 @@ struct Verdict {
   uint32_t slot = 0;  // within the job: 0..P-1
   Endpoint to{};
   uint16_t reply = 0;
+  uint16_t reader = 0;
   uint8_t op = 0, flags = 0;  // of the packet; a leaf forwards a retransmission with them
   wire::DropReason reason = wire::DropReason::none;
 };
@@ -146,6 +148,9 @@ class SlotTable {
   std::span<const Endpoint> audience(uint32_t job_index) const;  // receivers of a full slot: the workers, or a leaf's parent
   // result() with header fields of the retransmission that asked for it. `scratch` has wire::kMaxPacketBytes.
   Segment result_with_reply(const Verdict& verdict, uint8_t* scratch) const;
+  // result() without its words, for workers that a directed contribution has not named. `to` has wire::kHeaderBytes.
+  void bare(uint32_t job_index, uint32_t slot, uint8_t* to) const;
+  std::optional<Endpoint> worker(uint32_t job_index, uint32_t bit) const;
   // The parent's RESULT that gave `verdict`, rewritten for workers, likewise.
   Segment delivered(const Verdict& verdict, const Received& packet, uint8_t* scratch) const;
 

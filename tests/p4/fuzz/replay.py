@@ -13,7 +13,7 @@ from switchagg.errors import UsageError
 from switchagg.p4program.entries import station_entry
 from switchagg.p4program.program import Entries, Station, TableEntry, Target
 from switchagg.rules.slots import Address, JobEntry, Out
-from switchagg.wire.header import Header, Op, WireError, decode, encode
+from switchagg.wire.header import Flag, Header, Op, WireError, decode, encode
 from tests.p4.device_under_test import DeviceUnderTest, Frame
 from tests.p4.engine import P4Engine, install_switch
 from tests.switchagg.conformance.engines import Engine
@@ -148,10 +148,26 @@ class Pair:
             return
         header, words = decode(outs[0][1])
         if header.op is not Op.RESULT:
-            yield "a repeat raised" if header.reply else "a full slot raised"
+            directed = header.flags & Flag.DIRECTED
+            yield (
+                "a full slot raised, directed"
+                if directed
+                else "a repeat raised"
+                if header.reply
+                else "a full slot raised"
+            )
             return
         if decode(step.payload)[0].op is Op.RESULT:
-            yield "a RESULT handed down to " + ("one" if decode(step.payload)[0].reply else "all")
+            one = "one" if decode(step.payload)[0].reply else "all"
+            yield (
+                "a bare RESULT handed down"
+                if header.flags & Flag.DIRECTED
+                else f"a RESULT handed down to {one}"
+            )
+            return
+        if any(Header.unpack(payload).flags & Flag.DIRECTED for _, payload in outs):
+            words_to_one = any(decode(payload)[1] is not None for _, payload in outs)
+            yield "RESULT to one, bare to the others" if words_to_one else "RESULT bare to all"
             return
         alone = len(self._jobs[header.job].workers) == 1
         audience = "all" if len(outs) > 1 else "the only one" if alone else "one"

@@ -48,10 +48,14 @@ _ANSWERS: Final = (
     *(f"RESULT to {who}, {what}" for who in _AUDIENCES for what in ("empty", "with words")),
     "a reply echoed",
     "a reply set aside",
+    "RESULT to one, bare to the others",
+    "RESULT bare to all",
     "a full slot raised",
+    "a full slot raised, directed",
     "a repeat raised",
     "a RESULT handed down to all",
     "a RESULT handed down to one",
+    "a bare RESULT handed down",
     *KINDS,
 )
 

@@ -73,9 +73,10 @@ class Job:
         *,
         again: bool = False,
         reply: int = 0,
+        directed: bool = False,
     ) -> list[Out]:
         """Sends a worker's contribution, or without payload its SKIP, and returns what comes back."""
-        flags = Flag.RETRANSMISSION if again else 0
+        flags = (Flag.RETRANSMISSION if again else 0) | (Flag.DIRECTED if directed else 0)
         packet = encode(self.header(worker, seq, op, flags, reply), payload)
         return self.engine.receive(packet, self.entry.workers[worker].address)
 
@@ -91,6 +92,16 @@ class Job:
         everyone: Sequence[int] = range(len(self.entry.workers))
         return [
             out for worker in everyone for out in self.unicast(worker, seq=seq, slot=slot, payload=payload)
+        ]
+
+    def directed(self, reader: int, *, seq: int, slot: int, payload: Words) -> list[Out]:
+        """The RESULT, to every worker in bit order: with words to `reader`, bare to the others."""
+        bare = Header(Op.RESULT, Flag.DIRECTED, self.entry.job, RESULT_TOKEN, seq, slot)
+        return [
+            self.unicast(worker, seq=seq, slot=slot, payload=payload)[0]
+            if worker == reader
+            else (entry.address, encode(bare))
+            for worker, entry in enumerate(self.entry.workers)
         ]
 
     def state(self) -> list[tuple[int, int, bool, list[int] | None]]:

@@ -33,11 +33,18 @@ class Leaf:
             assert engine.receive(init, None) == [(None, init)]
 
     def send(
-        self, bit: int, seq: int, payload: Words | None = None, op: Op = Op.SUM, *, again: bool = False
+        self,
+        bit: int,
+        seq: int,
+        payload: Words | None = None,
+        op: Op = Op.SUM,
+        *,
+        again: bool = False,
+        reader: int = 0,
     ) -> list[Out]:
         worker = next(each for each in self.entry.workers if each.bit == bit)
-        flags = Flag.RETRANSMISSION if again else 0
-        header = Header(op, flags, JOB, worker.token, seq, BASE + seq % SLOTS)
+        flags = (Flag.RETRANSMISSION if again else 0) | (Flag.DIRECTED if reader else 0)
+        header = Header(op, flags, JOB, worker.token, seq, BASE + seq % SLOTS, reader)
         return self.engine.receive(encode(header, payload), worker.address)
 
     def down(self, packet: bytes) -> list[Out]:
@@ -62,9 +69,9 @@ def result(seq: int, payload: Words | None, reply: int = 0, **wrong: Any) -> byt
     return encode(replace(header, **wrong), payload)
 
 
-def to_worker(seq: int, payload: Words | None, *bits: int) -> list[Out]:
+def to_worker(seq: int, payload: Words | None, *bits: int, flags: int = 0) -> list[Out]:
     """The RESULT as workers get it, with nothing of the parent in it."""
-    packet = encode(Header(Op.RESULT, 0, JOB, RESULT_TOKEN, seq, BASE + seq % SLOTS), payload)
+    packet = encode(Header(Op.RESULT, flags, JOB, RESULT_TOKEN, seq, BASE + seq % SLOTS), payload)
     return [(worker.address, packet) for worker in WORKERS if worker.bit in bits]
 
 
@@ -101,6 +108,21 @@ def test_a_repeat_goes_up_again_with_who_asked(engine: Engine) -> None:
     assert leaf.send(0, 2) == up(2, words(11), reply=1)
     assert engine.job_counters(JOB)["duplicates_answered"] == 2
     assert engine.job_counters(JOB)["retransmissions"] == 1
+
+
+def test_a_directed_contribution_goes_up_as_one_and_a_bare_result_down(engine: Engine) -> None:
+    leaf = Leaf(engine)
+    for seq, (reader, payload) in enumerate([(3, words(10)), (40, None)]):
+        leaf.send(0, seq, words(1), reader=9)
+        total = words(1) if payload is None else words(11)
+        outs = leaf.send(5, seq, payload, reader=reader)
+        assert outs == up(seq, total, reply=reader, flags=Flag.DIRECTED)
+        bare = result(seq, None, flags=Flag.DIRECTED)
+        assert leaf.down(bare) == to_worker(seq, None, 0, 5, flags=Flag.DIRECTED)
+        assert leaf.down(result(seq, total)) == to_worker(seq, total, 0, 5)
+        assert leaf.send(0, seq, words(1), reader=reader) == up(seq, total, reply=1)
+    leaf.send(0, 3, words(1), reader=3)
+    assert leaf.send(5, 3, words(1), again=True, reader=3) == up(3, words(2), flags=Flag.RETRANSMISSION)
 
 
 def test_a_repeat_before_the_slot_is_full_goes_nowhere(engine: Engine) -> None:

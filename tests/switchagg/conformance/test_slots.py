@@ -155,6 +155,48 @@ def test_a_duplicate_after_completion_is_answered_to_its_sender_alone(engine: En
     assert engine.counters()["retransmissions"] == 1
 
 
+# Directed contributions
+
+
+def test_a_directed_result_byte_for_byte(engine: Engine) -> None:
+    job = Job(engine)
+    job.send(0, 1, words(1, 2), reply=2, directed=True)
+    two = bytes.fromhex("10 05 0007 a0000001 00000001 0009 0002" + "00000001 00000003" * 8)
+    outs = engine.receive(two, ("10.0.0.2", 4001))
+    bare = bytes.fromhex("12 04 0007 feedf00d 00000001 0009 0000")
+    full = bytes.fromhex("12 01 0007 feedf00d 00000001 0009 0000" + "00000002 00000005" * 8)
+    assert outs == [(("10.0.0.1", 4000), bare), (("10.0.0.2", 4001), full)]
+
+
+def test_the_packet_that_completes_a_round_says_who_gets_the_words(engine: Engine) -> None:
+    job = Job(engine, 3)
+    for seq, (flag, reply) in enumerate([(True, 3), (False, 3), (True, 0), (True, 9)]):
+        job.send(0, seq, words(1), reply=1, directed=True)
+        job.send(1, seq, words(2), reply=2, directed=True)
+        outs = job.send(2, seq, words(4), reply=reply, directed=flag)
+        where = {"seq": seq, "slot": 8 + seq, "payload": words(7)}
+        if not flag or not reply:
+            assert outs == job.multicast(**where)
+        else:  # bit 8 is nobody's, so nobody gets the words until he asks
+            assert outs == job.directed(reply - 1, **where)
+        assert job.send(1, seq, words(2), again=True, reply=77) == job.unicast(1, reply=77, **where)
+
+
+def test_words_go_to_all_where_a_repeat_completes_the_round(engine: Engine) -> None:
+    job = Job(engine)
+    job.send(0, 0, words(1), reply=1, directed=True)
+    outs = job.send(1, 0, words(2), again=True, reply=1, directed=True)
+    assert outs == job.multicast(seq=0, slot=8, payload=words(3))
+
+
+def test_an_empty_round_is_not_bare(engine: Engine) -> None:
+    job = Job(engine)
+    job.send(0, 0, reply=1, directed=True)
+    assert job.send(1, 0, reply=1, directed=True) == job.multicast(seq=0, slot=8, payload=None)
+    job.send(0, 1, words(5), reply=1, directed=True)
+    assert job.send(1, 1, reply=1, directed=True) == job.directed(0, seq=1, slot=9, payload=words(5))
+
+
 def test_an_answer_echoes_reply(engine: Engine) -> None:
     job = Job(engine)
     job.send(0, 0, words(1))

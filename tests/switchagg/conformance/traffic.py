@@ -57,15 +57,18 @@ class Worker:
     job: JobEntry
     ops: list[Op]  # of every seq, counted from the first
     contributions: list[Words | None]
+    readers: list[int]  # of every seq: the `reply` of a directed contribution, or 0
     first_seq: int
     results: dict[int, bytes] = field(default_factory=dict)  # by place in the job
     sent: int = 0
 
     def packet(self, place: int, *, again: bool = False) -> Packet:
         seq = (self.first_seq + place) % 2**32
-        flags = Flag.RETRANSMISSION if again else 0
+        reader = self.readers[place]
+        flags = (Flag.RETRANSMISSION if again else 0) | (Flag.DIRECTED if reader else 0)
         slot = self.job.base + seq % self.job.slots
-        header = Header(self.ops[place], flags, self.job.job, self.entry.token, seq, slot)
+        reply = 0 if again else reader
+        header = Header(self.ops[place], flags, self.job.job, self.entry.token, seq, slot, reply)
         return encode(header, self.contributions[place]), self.entry.address
 
     def may_send(self) -> bool:
@@ -114,6 +117,10 @@ class Sender:
         """A job's workers, with contributions for so many rounds of all its slots."""
         first_seq = rng.choice([0, 2**32 - rng.randint(1, 8), rng.randrange(2**32)])
         ops = [rng.choice([Op.SUM, Op.OR]) for _ in range(job.slots * rounds)]
+        # Bit 0 is also the leaf's at the root; numbers of no worker are as good as any.
+        named = [1, 33, 0xFFFF, *(worker.bit + 1 for worker in job.workers)]
+        directed = rng.choice([0.0, 0.0, 0.5, 1.0])
+        readers = [rng.choice(named) if rng.random() < directed else 0 for _ in ops]
         density = rng.choice([0.0, 0.5, 0.9, 1.0])
         source = np.random.default_rng(rng.randrange(2**32))
         workers = [
@@ -125,6 +132,7 @@ class Sender:
                     source.integers(0, 2**32, job.words, np.uint32) if rng.random() < density else None
                     for _ in ops
                 ],
+                readers,
                 first_seq,
             )
             for entry in job.workers
@@ -160,6 +168,15 @@ class Sender:
             return encode(header)
         combine = np.add if self.workers[0].ops[place] is Op.SUM else np.bitwise_or
         return encode(header, combine.reduce(np.stack(present), axis=0, dtype=np.uint32))
+
+    def accepts(self, worker: Worker, place: int, result: bytes) -> bool:
+        """Whether a worker may get this RESULT: the sum, or a bare one where another reads the words."""
+        expected = self.expected(place)
+        here = worker.entry.bit if self.job.parent is None else 0  # all at a leaf get what the leaf does
+        if result == expected or worker.readers[place] in (0, here + 1):
+            return result == expected
+        header, words = decode(expected)
+        return words is not None and result == encode(replace(header, flags=Flag.DIRECTED))
 
     @property
     def done(self) -> bool:
@@ -358,8 +375,12 @@ class Traffic:
         if self._hostile and place >= worker.sent:
             return True  # of a packet that the adversary sent in the worker's name
         assert place < worker.sent, "a RESULT of what was never sent"
+        # An answer to a second copy of a directed contribution echoes its reply.
+        assert self._hostile or decode(payload)[0].reply in (0, worker.readers[place])
+        payload = payload[:14] + bytes(2) + payload[16:]
         known = worker.results.setdefault(place, payload)
-        assert self._hostile or known == payload, "two RESULTs of one seq differ"
+        bare = any(decode(each)[0].flags == Flag.DIRECTED for each in (known, payload))
+        assert self._hostile or bare or known == payload, "two RESULTs of one seq differ"
         return True
 
     def _let_workers_send(self) -> None:
