@@ -57,9 +57,12 @@ class Call:
         auto_lanes: int = 0,
         memory: int = 0,
         union_out: int = 0,
+        part: int = 0,
+        reader: int = 0,
     ) -> None: ...
     nontemporal: bool  # resolved by an engine, by the size of the result
     checked: bool  # likewise: packets have check words
+    directed: bool  # resolved by an engine, by its admission and the number of elements
 
 class Collective:
     """A collective that was submitted. `status`: 0 pending, 1 done, 2 mismatch, 3 timeout, 4 aborted,
@@ -95,6 +98,7 @@ class Admission:
         window_limit: int,
         link: str = "",
         policy: int = 0,
+        receivers: Sequence[int] = (),
     ) -> None: ...
 
 class Engine:
@@ -175,12 +179,14 @@ class Codec:
     def plan_packet(self, packet: int) -> bytes | None: ...
     def plan_result(self, packet: int, payload: bytes | None) -> None: ...
     def next_step(self) -> int | None:
-        """Begins the next step after the plan: exponents left out of it, the stream, a refinement's.
+        """Begins the next step after the plan: exponents left out of it, marks, the stream, a refinement's.
 
         Call it once the step before has every result. Returns its packets; None if there is no other.
         """
     def is_or(self, packet: int) -> bool:
         """True if packets of this number in this step are reduced with OR."""
+    def reader(self, packet: int) -> int | None:
+        """The rank that alone reads the sums of a packet of this step."""
     def encode(self, packet: int) -> bytes | None: ...
     def decode(self, packet: int, payload: bytes | None) -> None: ...
     def finish(self) -> None: ...

@@ -147,7 +147,7 @@ def prepare_sum(state: SessionState, x: Any, out: Any, options: SumOptions) -> P
             raw_bytes(o)[:] = raw_bytes(v)
     keep = (x, out, None if o is None else o.owner, mask, options.memory, options.union)
     return prepared(state, options.kind, v, None if o is None else o.owner, keep, {
-        "root": options.root,
+        "root": options.root, **_readers(state, options, v.elements),
         "sparse": sparse is not False, "auto_zeros": sparse is None,
         "block": block, "auto_block": size is None and mask is None,
         "count": v.elements, "input": v.address, "in_end": v.elements,
@@ -178,12 +178,21 @@ def _prepare_or(
             finish = copier(o.owner, raw_bytes(o), padded.view(np.uint8)[first:last])
             first, last = 0, 4 * words
     result = None if o is None else o.owner
+    # Parts of a padded copy begin within words, so every rank gets all of it.
+    readers = {} if padded is not None else _readers(state, options, words)
     return prepared(state, options.kind, v, result, (result, padded), {
-        "root": options.root, "sparse": sparse is not False, "auto_zeros": sparse is None, "auto_block": True,
+        "root": options.root, **readers, "sparse": sparse is not False, "auto_zeros": sparse is None, "auto_block": True,
         "count": words, "input": source, "in_end": words,
         "output": target, "out_begin": first // 4, "out_end": last // 4, "zero_fill": source != target,
     }, tag=options.tag, name=f"allreduce through {options.tag}" if options.tag else "",
         how=(ReduceOp.OR, 32), finish=finish)  # fmt: skip
+
+
+def _readers(state: SessionState, options: SumOptions, elements: int) -> dict[str, int]:
+    """Says which rank alone reads which elements of the reduced tensor; nothing where all read all."""
+    if options.kind is Kind.REDUCE:
+        return {"part": elements, "reader": options.root}
+    return {"part": elements // state.world_size} if options.kind is Kind.REDUCE_SCATTER else {}
 
 
 def sum_lanes(
@@ -320,7 +329,7 @@ def prepare_scatter(state: SessionState, x: Any, root: Any, out: Any) -> Prepare
             rows[:, : o.nbytes] = raw_bytes(v).reshape(n, o.nbytes)
             source = rows.ctypes.data
     return prepared(state, Kind.SCATTER, o, out, (x, part, rows), {
-        "root": root, "count": n * each, "input": source, "in_end": n * each if here else 0,
+        "root": root, "part": each, "count": n * each, "input": source, "in_end": n * each if here else 0,
         "output": target, "out_begin": rank * each, "out_end": (rank + 1) * each, "zero_fill": True,
     }, finish=finish)  # fmt: skip
 
@@ -387,6 +396,7 @@ def collected(
     target = o if whole is None else view(whole, "whole", write=True)
     return prepared(state, kind, called, result, (v.owner, result, part, whole, *keep), {
         "root": root, "count": total, "zero_fill": True,
+        "part": total if kind is Kind.GATHER else 0, "reader": root,
         "input": v.address if part is None else part.ctypes.data,
         "in_begin": begin, "in_end": begin + words[state.rank],
         "output": 0 if target is None else target.address, "out_end": 0 if target is None else total,

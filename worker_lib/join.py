@@ -170,6 +170,7 @@ class Membership:
         standby: the controller has another switch that could take the job, or may.
         policy: the job's skip policy.
         worker_bit: this rank's bit in the switch.
+        receivers: for each rank the `reply` that names it in directed contributions; empty where there are none.
         senders: how many send to the same slots of that switch: ranks, and switches below it.
         deadline: seconds of silence after which a rank is lost. on_loss: ``"fail"`` or ``"shrink"``.
         heartbeats: None where the controller wants none.
@@ -197,6 +198,7 @@ class Membership:
     standby: bool
     policy: SkipPolicy
     worker_bit: int
+    receivers: tuple[int, ...]
     senders: int
     deadline: float
     on_loss: str
@@ -497,6 +499,9 @@ def _membership(
     places = tuple(int(place) for place in answer["places"])
     if len(places) != world_size or not 0 <= rank < world_size:
         raise ValueError(f"rank {rank} of {world_size} at places {places}")
+    receivers = tuple(int(each) for each in answer.get("receivers", ()))
+    if len(receivers) not in (0, world_size) or not all(0 < each < 1 << 16 for each in receivers):
+        raise ValueError(f"receivers {receivers} of {world_size} ranks")
     return Membership(
         controller=controller,
         name=name,
@@ -524,6 +529,7 @@ def _membership(
             None if policy.get("bits") is None else int(policy["bits"]),
         ),
         worker_bit=int(answer["worker_bit"]),
+        receivers=receivers,
         senders=int(answer.get("senders", world_size)),
         deadline=float(answer["deadline"]),
         on_loss=str(answer["on_loss"]),

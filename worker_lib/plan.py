@@ -105,6 +105,7 @@ _FIELDS: Final = (
     (2, 0xFFFFFFFF, "number of elements"),
     (3, 0xFFFFFFFF, "shape"),
     (4, 0xFF000000, "root"),
+    (4, 0x00800000, "whether each sum goes to one rank"),
     (4, 0x00400000, "whether the block size is left to the job"),
     (4, 0x00200000, "whether the job decides if zero blocks are skipped"),
     (4, 0x00100000, "whether zero blocks are skipped"),

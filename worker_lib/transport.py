@@ -109,6 +109,7 @@ def _admission(member: Membership, window_limit: int, link: str) -> _native.Admi
         window_limit=window_limit,
         link=link,
         policy=member.policy.word(),
+        receivers=list(member.receivers),
     )
 
 

@@ -83,7 +83,7 @@ control Rewrite(inout headers_t hdr, in bit<16> receiver) {
         hdr.bridge.next_hop = NEXT_HOP_NOBODY;
     }
 
-    /* What a leaf sends up names the reader as the packet did that made the slot full. */
+    /* A leaf's contribution names the reader as the packet did that made the slot full. */
     action raise_directed() {
         hdr.agg.flags = 4;
         hdr.agg.reply = hdr.bridge.reader;

@@ -341,6 +341,8 @@ class AdmittedView(TypedDict):
     places: list[int]
     lost: list[LostView]
     """The ranks lost since the generation before, and why."""
+    receivers: list[int]
+    """For each rank the `reply` that names it in directed contributions; empty: do not direct."""
     first_packet: int
     """The first packet number on this switch: what was sent from there on is sent again."""
     standby: bool

@@ -114,6 +114,7 @@ def admitted(
     shown |= {
         "event": "admitted",
         "places": list(admission.places),
+        "receivers": list(admission.receivers),
         "standby": standby,
         "lost": [{"rank": rank, "why": why} for rank, why in admission.lost],
         "switch": {"name": driver.name, **endpoint(driver)},

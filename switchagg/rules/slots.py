@@ -33,9 +33,9 @@ and then
     anything else                -> drop it (stale)
     seen becomes full            -> send RESULT to every worker, without payload if not filled
 
-A contribution is *directed* if it has the flag DIRECTED, not RETRANSMISSION, and a `reply` of other than 0. Where
-a directed contribution makes seen full, and the slot is filled, the RESULT goes with payload to the worker with bit
-`reply` - 1 alone, and to every other as *bare*: without payload, with the flag DIRECTED.
+A contribution is *directed* if it has the flag DIRECTED, not RETRANSMISSION, and a `reply` of other than 0.
+Where a directed contribution makes seen full, and the slot is filled, the RESULT goes with payload to the
+worker with bit `reply` - 1 alone, and to every other as *bare*: without payload, with the flag DIRECTED.
 
 SUM wraps modulo 2^32, OR is bitwise, and all arithmetic on seq wraps modulo 2^32. Only equality of seq is
 compared: a jump is not obeyed, and the pipeline of a hardware switch could not do more.
@@ -59,10 +59,10 @@ results, and
 
 What goes up has the op and the retransmission flag of the packet that gave rise to it, this switch's token at
 the parent, and the slot moved to the parent's range; what comes down has the job's result token, the slot
-moved back, reply 0, and the flag DIRECTED if it came with it. The parent answers a repeat by a RESULT that echoes `reply`, so it finds its way to
-the worker that asked. A RESULT is the parent's if it comes from its address and port with its result token,
-has the job's K words or none, a slot in its range, and a `reply` of 0 or of a worker of this job. Whether its
-round is over is not looked at: a worker knows which RESULTs it lacks.
+moved back, reply 0, and the flag DIRECTED if it came with it. The parent answers a repeat by a RESULT that
+echoes `reply`, so it finds its way to the worker that asked. A RESULT is the parent's if it comes from its
+address and port with its result token, has the job's K words or none, a slot in its range, and a `reply` of 0
+or of a worker of this job. Whether its round is over is not looked at: a worker knows which RESULTs it lacks.
 
 A worker that was lost is fenced: its packets are dropped from then on, while nothing else of its job changes.
 A round that has its packet already can still become full; one that has not never does. RESULTs go to it as

@@ -22,6 +22,7 @@ class Capacity:
     workers: int = MAX_WORKERS  # of one job
     groups: int | None = None  # multicast groups, of which a job takes one; None for no limit
     exact_words: int | None = None  # the one K of a P4 program; None where a job may choose
+    directs: bool = False  # it sends the words of directed contributions to one worker alone
 
     @staticmethod
     def bytes_of(slots: int, words: int) -> int:

@@ -23,7 +23,12 @@ with worker_lib.connect(
     print(json.dumps({"joined": session.rank}), flush=True)
     for line in sys.stdin:
         tensor[:] = data
+        call = json.loads(line)
+        result, part = tensor, len(tensor) // int(workers)
         begun = time.monotonic()
-        session.allreduce(tensor, **json.loads(line))
+        if call.pop("scattered", False):
+            result = session.reduce_scatter(tensor[: part * int(workers)], **call)
+        else:
+            session.allreduce(tensor, **call)
         seconds = time.monotonic() - begun
-        print(json.dumps({"sha256": hashlib.sha256(tensor).hexdigest(), "seconds": seconds}), flush=True)
+        print(json.dumps({"sha256": hashlib.sha256(result).hexdigest(), "seconds": seconds}), flush=True)

@@ -42,11 +42,13 @@ class Cluster:
         seed: int = 0,
         switch: Any = None,
         checked: bool = False,
+        receivers: Sequence[int] = (),
     ) -> None:
         self.random = random.Random(seed)
         self.switch: Any = switch or Switch(faults=faults)
         self.link = link
         self.checked = checked
+        self.receivers = list(receivers)
         self.engines: dict[int, _native.Engine] = {}
         self.places: tuple[int, ...] = ()
         self.job = 0
@@ -130,6 +132,7 @@ class Cluster:
                 "token": entry.workers[rank].token, "result_token": entry.result_token, "base": base,
                 "slots": SLOTS, "words": WORDS, "first_seq": first_seq, "rank": rank, "workers": len(places),
                 "window_limit": SLOTS // 2, "link": self.switch.link if self.link else "",
+                "receivers": self.receivers,
             }
             for rank, place in enumerate(places)
         }  # fmt: skip

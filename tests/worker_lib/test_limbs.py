@@ -72,22 +72,32 @@ def through_switch(
     outs: tuple[int, int] | None = None,
     in_place: bool = False,
     order: np.random.Generator | None = None,
+    part: int = 0,
 ) -> list[Values]:
-    """Every rank's result of a collective whose packets are summed here, in any order."""
+    """Every rank's result of a collective whose packets are summed here, in any order.
+
+    `part` elements are for one rank: a RESULT of its elements alone has words for others by accident only.
+    """
     n, count = len(xs), xs[0].size
-    begin, end = outs or (0, count)
+    ranges = [outs or (0, count)] * n
+    if part:
+        ranges = [(min(rank * part, count), min((rank + 1) * part, count)) for rank in range(n)]
     if in_place:
         xs = [x.copy() for x in xs]
-    results = [x[begin:end] if in_place else np.full(end - begin, 1, x.dtype) for x in xs]
+    results = [
+        x[begin:end] if in_place else np.full(end - begin, 1, x.dtype)
+        for x, (begin, end) in zip(xs, ranges, strict=True)
+    ]
     packed = [None if masks is None else pack_bitmap(mask) for mask in masks or [None] * n]
     codecs = []
     for rank, (x, result, mask) in enumerate(zip(xs, results, packed, strict=True)):
         call = _native.Call(
             kind=Kind.ALLREDUCE, op=op, dtype=dtype, bits=bits, sparse=sparse, block=block, count=count,
             fingerprint_count=count, workers=n, rank=rank, input=x.ctypes.data, in_end=count,
-            output=result.ctypes.data, out_begin=begin, out_end=end, zero_fill=True,
-            mask=0 if mask is None else mask.ctypes.data,
+            output=result.ctypes.data, out_begin=ranges[rank][0], out_end=ranges[rank][1], zero_fill=True,
+            mask=0 if mask is None else mask.ctypes.data, part=part,
         )  # fmt: skip
+        call.directed = part > 0
         codecs.append(_native.Codec(call, 7, words))
 
     def summed(packets: list[bytes | None], ufunc: np.ufunc) -> bytes | None:
@@ -107,8 +117,9 @@ def through_switch(
             for p in range(packets)
         ]
         for p in range(packets) if order is None else order.permutation(packets):
-            for c in codecs:
-                c.decode(int(p), totals[int(p)])
+            reader, more = codecs[0].reader(int(p)), order is not None and order.random() < 0.1
+            for rank, c in enumerate(codecs):
+                c.decode(int(p), totals[int(p)] if more or reader in (None, rank) else None)
     for c in codecs:
         c.finish()
     return results
@@ -201,6 +212,27 @@ def test_exact_sums_are_rounded_once(dtype: DType) -> None:
             )
 
 
+def check_bound(first: Values, xs: list[Values], dtype: DType, op: ReduceOp, where: str) -> None:
+    """Holds results of the default against the bound of each, and NaN and Inf against exact sums."""
+    rounded = exact.reduce(xs, dtype, op)
+    divisor = len(xs) if op is ReduceOp.AVG else 1
+    columns = list(zip(*(exact.integers(x, dtype) for x in xs), strict=True))
+    infinity = exact.bits_of(first).dtype.type(INFINITY[dtype])
+    given = np.stack([exact.bits_of(x) for x in xs])
+    special = ((given & infinity) == infinity).any(axis=0)
+    assert first[special].tobytes() == rounded[special].tobytes(), where
+    got = exact.integers(first, dtype)
+    for i, column in enumerate(columns):
+        if special[i] or exact.bits_of(first)[i] == exact.bits_of(rounded)[i]:
+            continue
+        if (exact.bits_of(first)[i] & infinity) == infinity:  # the next number after the largest
+            got[i] = 1 << (exact.integers(LARGEST[dtype], dtype)[0].bit_length())
+        # |D - S| <= 2^-t sum |x| / divisor + 1/2, in smallest subnormals; times 2^(t+1).
+        error = abs(abs(got[i]) * divisor - abs(sum(column))) << BOUND[dtype] + 1
+        allowed = 2 * sum(map(abs, column)) + (divisor << BOUND[dtype])
+        assert error <= allowed, f"{where}, element {i}: {first[i]!r} of {column}"
+
+
 @pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: d.label)
 def test_the_default_is_within_its_bound_for_each_element_by_itself(dtype: DType) -> None:
     seed = seed_of_this_run()
@@ -208,28 +240,34 @@ def test_the_default_is_within_its_bound_for_each_element_by_itself(dtype: DType
         rng = np.random.default_rng((seed, dtype, number, 1))
         case = any_case(rng, dtype)
         elements, places = case.checked(rng)
-        xs = [x[elements] for x in case.xs]
-        rounded = exact.reduce(xs, dtype, case.op)
-        divisor = len(case.xs) if case.op is ReduceOp.AVG else 1
-        columns = list(zip(*(exact.integers(x, dtype) for x in xs), strict=True))
         first, *others = case.run(dtype, BOUNDED, rng)
         for other in others:
             assert other.tobytes() == first.tobytes(), f"seed {seed}, case {number}: ranks differ"
-        first = first[places]
-        infinity = exact.bits_of(first).dtype.type(INFINITY[dtype])
-        given = np.stack([exact.bits_of(x) for x in xs])
-        special = ((given & infinity) == infinity).any(axis=0)
-        assert first[special].tobytes() == rounded[special].tobytes(), f"seed {seed}, case {number}"
-        got = exact.integers(first, dtype)
-        for i, column in enumerate(columns):
-            if special[i] or exact.bits_of(first)[i] == exact.bits_of(rounded)[i]:
-                continue
-            if (exact.bits_of(first)[i] & infinity) == infinity:  # the next number after the largest
-                got[i] = 1 << (exact.integers(LARGEST[dtype], dtype)[0].bit_length())
-            # |D - S| <= 2^-t sum |x| / divisor + 1/2, in smallest subnormals; times 2^(t+1).
-            error = abs(abs(got[i]) * divisor - abs(sum(column))) << BOUND[dtype] + 1
-            allowed = 2 * sum(map(abs, column)) + (divisor << BOUND[dtype])
-            assert error <= allowed, f"seed {seed}, case {number}, element {i}: {first[i]!r} of {column}"
+        xs = [x[elements] for x in case.xs]
+        check_bound(first[places], xs, dtype, case.op, f"seed {seed}, case {number}")
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: d.label)
+def test_parts_that_one_rank_gets_are_exact_or_within_the_bound(dtype: DType) -> None:
+    seed = seed_of_this_run()
+    for number in range(CASES):
+        rng = np.random.default_rng((seed, dtype, number, 2))
+        case = any_case(rng, dtype)
+        part = -(-case.xs[0].size // len(case.xs))
+        settings = {"block": case.block, "sparse": case.sparse, "masks": case.masks}
+        whole = through_switch(case.xs, dtype, EXACT, case.op, case.words, **settings)[0]
+        for bits in (EXACT, BOUNDED):
+            parts = through_switch(
+                case.xs, dtype, bits, case.op, case.words, **settings, in_place=case.in_place, order=rng, part=part
+            )  # fmt: skip
+            got = np.concatenate(parts)
+            if bits == EXACT:
+                assert got.tobytes() == whole.tobytes(), f"seed {seed}, case {number}"
+            else:
+                some = case.checked(rng)[0] if case.outs is None else np.arange(min(whole.size, 500))
+                check_bound(
+                    got[some], [x[some] for x in case.xs], dtype, case.op, f"seed {seed}, case {number}"
+                )
 
 
 @pytest.mark.parametrize("count", [5000, 40_000])

@@ -39,7 +39,7 @@ class EmbeddedDriver:
         self.name = name
         self.target = "native"
         self.address = switch.address
-        self.capacity = Capacity(capacity, switch.largest_words, memory)
+        self.capacity = Capacity(capacity, switch.largest_words, memory, directs=True)
         self._jobs: dict[int, JobEntry] = {}
         self._fenced: dict[int, int] = {}
         self._lock = threading.Lock()

@@ -98,6 +98,7 @@ class JobLifecycle:
         generation = job.generation
         assert generation is not None
         generation.open = True
+        receivers = self._receivers(generation)
         for number, rank in enumerate(generation.places):
             member = job.members[rank]
             part, bit = generation.seat(rank)
@@ -116,6 +117,7 @@ class JobLifecycle:
                 rank=number,
                 world_size=len(generation.places),
                 places=generation.places,
+                receivers=receivers,
                 lost=tuple(sorted(lost.items())),
                 deadline=job.deadline,
                 on_loss=job.on_loss,
@@ -129,6 +131,17 @@ class JobLifecycle:
                 member.former, member.replays = former.token, first_packet is not None
                 step = effects.ChangeStep.proceed if first_packet is None else effects.ChangeStep.replay
                 self._effects.add(effects.AnswerStep(member, step))
+
+    def _receivers(self, generation: Generation) -> tuple[int, ...]:
+        """Returns for each rank the `reply` that names it or its leaf; none where a switch does not direct."""
+        names = [part.slot_range.switch for part in generation.parts]
+        if not all(self._pool.switches[name].capacity.directs for name in names):
+            return ()
+        seats = [(generation.seat(rank)[0], rank) for rank in generation.places]
+        senders = generation.senders
+        return tuple(
+            1 + senders.index(rank if part is generation else part.slot_range.switch) for part, rank in seats
+        )
 
     def remove_generation(self, job: Job) -> None:
         """Removes a job from its switches; its slots stay reserved for it."""

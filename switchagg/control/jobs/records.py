@@ -262,6 +262,7 @@ class Admission:
     interval: float  # seconds between heartbeats
     lost: tuple[tuple[int, str], ...] = ()  # since the previous generation, and why; may be back already
     first_packet: int = 0  # the first packet number on this switch
+    receivers: tuple[int, ...] = ()  # for each rank the `reply` that names it; empty: do not direct
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,7 @@ void SwitchLoop::on_packet(const Received& datagram) {
   if (verdict.action == Action::deliver) deliver(verdict, datagram);
 }
 
-// What is to be sent of a job, where something will be added. Notes the job if this batch has nothing of it yet.
+// Returns where to put more that is to be sent of a job. Notes the job if this batch has nothing of it yet.
 SwitchLoop::Finished& SwitchLoop::finished(uint32_t job_index) {
   if (job_index >= finished_.size()) finished_.resize(job_index + 1);
   Finished& job = finished_[job_index];

@@ -34,14 +34,18 @@ constexpr uint64_t kDenseSegment = 1 << 19, kSparseSegment = 1 << 24;
 constexpr uint64_t kNontemporal = 16 << 20;  // bytes; larger results are written with nontemporal stores
 
 // Of steps of each segment.
-uint32_t kinds_of_steps(const Call& call) { return 2 + call.exponents_apart() + (call.bits == kBounded ? 2 : 0); }
+uint32_t kinds_of_steps(const Call& call) {
+  return 2 + call.exponents_apart() + call.has_marks() + (call.bits == kBounded ? 2 : 0);
+}
 
 }  // namespace
 
 Step::Kind kind_of_step(const Call& call, uint32_t number) {
   using enum Step::Kind;
-  constexpr Step::Kind kinds[] = {plan, exponents, stream, ranges, rest};
-  return kinds[number > 0 && !call.exponents_apart() ? number + 1 : number];
+  constexpr Step::Kind kinds[] = {plan, exponents, marks, stream, ranges, rest};
+  if (number > 0 && !call.exponents_apart()) ++number;
+  if (number > 1 && !call.has_marks()) ++number;
+  return kinds[number];
 }
 
 Engine::Engine(std::unique_ptr<Port> port, const Admission& admission, Surroundings surroundings)
@@ -54,6 +58,7 @@ Engine::Engine(std::unique_ptr<Port> port, const Admission& admission, Surroundi
       window_(admission.slots, batch(), admission.window_limit),
       ring_(port_->packet_memory(static_cast<size_t>(admission.slots) * stride_)),
       has_payload_(admission.slots),
+      readers_(admission.slots),
       held_(admission.slots),
       policy_(Policy::valid(admission.policy) ? admission.policy : Policy::kValid | 64),
       policy_sent_(policy_.load()) {
@@ -357,6 +362,9 @@ void Engine::begin(Collective& c) {
   c.call.resolve_disjoint();
   // Every header before this one has its RESULT, the same at all ranks, so all settle the call alike.
   Policy::resolve(c.call, policy_);
+  // Checks are of words that every rank has.
+  c.call.directed = c.call.part > 0 && !c.call.memory && c.call.count >= kLeastDirected && !admission_.receivers.empty() &&
+                    !checked_;
   c.call.policy = policy_sent_;
   c.call.nontemporal = (c.call.out_end - c.call.out_begin) * c.call.element_bytes() >= kNontemporal;
   const uint64_t each = c.call.kind == Kind::no_op ? std::max<uint64_t>(c.call.count, 1)
@@ -399,6 +407,9 @@ bool Engine::start_step(Collective& c) {
       packets = c.header_has_plan ? 0 : s.plan->packets();
     } else if (step.kind == Step::Kind::exponents) {
       packets = s.sequence->packets();
+    } else if (step.kind == Step::Kind::marks) {
+      s.marks = std::make_unique<Marks>(s.call, *s.sequence, payload_words());
+      packets = s.marks->packets();
     } else if (step.kind == Step::Kind::ranges) {
       packets = s.stream->refinement().open_ranges();
     } else if (step.kind == Step::Kind::rest) {
@@ -406,7 +417,7 @@ bool Engine::start_step(Collective& c) {
       if (checked_) s.digest = digest(s.digest, s.stream->refinement().ranges());
       stats_.refined_elements += s.stream->refinement().elements().size();
     } else {
-      s.stream = std::make_unique<Stream>(s.call, plan, *s.sequence, payload_words());
+      s.stream = std::make_unique<Stream>(s.call, plan, *s.sequence, s.marks.get(), payload_words());
       if (checked_ && plan) s.digest = digest(digest(c.digest, plan->agreed()), s.sequence->exponents());
       packets = s.stream->packets();
       c.blocks_union += s.sequence->union_blocks();
@@ -449,6 +460,7 @@ void Engine::step_done(Collective& c, const Step& step) {
       s.stream->finish();
       probe_.sample_result(s.call, s.probed);
       s.stream.reset();
+      s.marks.reset();
       s.sequence.reset();
       s.plan.reset();
     }
@@ -485,11 +497,15 @@ bool Engine::build(Collective& c, uint64_t packet_number) {
   const Step& step = c.active.back();
   const uint64_t packet = packet_number - step.start;
   bool filled = true, is_or = true;
+  reader(packet_number) = 0;
   if (step.kind == Step::Kind::stream) {
+    reader(packet_number) = c.segments[step.segment].stream->reader(packet);
     is_or = c.segments[step.segment].stream->is_or(packet);
     filled = c.segments[step.segment].stream->encode(packet, payload);
   } else if (step.kind == Step::Kind::exponents) {
     filled = c.segments[step.segment].sequence->encode(packet, payload);
+  } else if (step.kind == Step::Kind::marks) {
+    filled = c.segments[step.segment].marks->encode(packet, payload);
   } else if (step.kind == Step::Kind::ranges) {
     filled = c.segments[step.segment].stream->refinement().encode_ranges(packet, payload);
   } else if (step.kind == Step::Kind::rest) {
@@ -509,6 +525,7 @@ bool Engine::build(Collective& c, uint64_t packet_number) {
   header.op = static_cast<uint8_t>(is_or ? wire::Op::OR : wire::Op::SUM);
   header.flags = filled ? wire::kFlagPayload : 0;
   address(header, packet_number);
+  direct(header, packet_number);
   header.write(to);
   has_payload_[packet_number & (admission_.slots - 1)] = filled;
   return filled;
@@ -587,13 +604,22 @@ bool Engine::receive(int64_t now) {
       ++stats_.ignored;
       continue;
     }
+    const uint16_t reads = reader(window_.base() + static_cast<uint64_t>(int64_t{ahead}));
+    // A bare RESULT acknowledges what another rank reads, and nothing else.
+    const bool bare = h.flags & wire::kFlagDirected && !filled;
+    if (bare && (reads == 0 || reads == admission_.rank + 1)) {
+      ++stats_.ignored;
+      continue;
+    }
     if (checked_ && ahead >= 0 && !is_right(window_.base() + static_cast<uint64_t>(ahead), filled ? r.words : nullptr)) {
       on_damaged(window_.base() + static_cast<uint64_t>(ahead), now);
       if (broken_) return true;
       continue;
     }
     const bool is_new = ahead >= 0 && window_.on_result(window_.base() + static_cast<uint64_t>(ahead));
-    if (h.reply != 0) window_.answered(h.reply, is_new, now);
+    // The answer to a second copy of a directed contribution echoes whom it named.
+    const bool echo = reads != 0 && !admission_.receivers.empty() && h.reply == admission_.receivers[reads - 1u];
+    if (h.reply != 0 && !echo) window_.answered(h.reply, is_new, now);
     if (!is_new) {
       ++stats_.ignored;
       continue;
@@ -644,6 +670,8 @@ void Engine::on_result(uint64_t packet_number, const uint8_t* payload) {
     s->plan->decode(packet, payload);
   } else if (step.kind == Step::Kind::exponents) {
     s->sequence->decode(packet, payload);
+  } else if (step.kind == Step::Kind::marks) {
+    s->marks->decode(packet, payload);
   } else if (step.kind == Step::Kind::ranges) {
     s->stream->refinement().decode_ranges(packet, payload);
   } else if (step.kind == Step::Kind::rest) {

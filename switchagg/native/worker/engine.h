@@ -60,6 +60,7 @@ struct Admission {  // the controller's answer to this worker
   uint32_t window_limit = 0;  // packets for which the socket buffers have room
   uint32_t policy = 0;        // the job's policy word at admission, for its first collective
   std::string link;           // name of the switch's UNIX socket; empty: UDP
+  std::vector<uint16_t> receivers;  // of each rank, the `reply` that names it in directed contributions; or empty
 };
 
 enum class Status : uint8_t {
@@ -79,8 +80,10 @@ enum class Status : uint8_t {
 //
 //      header  plan 0  plan 1  stream 0  plan 2  stream 1  plan 3  stream 2 ...
 //      header  plan 0  plan 1  stream 0  plan 2  stream 1  ranges 0  plan 3  stream 2  ranges 1  rest 0 ...
+//
+// Before the stream there may be the exponents (sequence.h) and marks (refinement.h).
 struct Step {
-  enum class Kind : uint8_t { header, plan, exponents, stream, ranges, rest } kind;
+  enum class Kind : uint8_t { header, plan, exponents, marks, stream, ranges, rest } kind;
   bool sums() const { return kind == Kind::stream || kind == Kind::rest; }
   uint32_t segment;
   uint64_t start, end, results;
@@ -93,6 +96,7 @@ struct SegmentState {
   Call call;
   std::unique_ptr<Plan> plan;
   std::unique_ptr<Sequence> sequence;
+  std::unique_ptr<Marks> marks;
   std::unique_ptr<Stream> stream;
   uint32_t steps_done = 0;
   std::vector<uint64_t> probed;  // groups whose density is sampled
@@ -275,6 +279,8 @@ class Engine {
   bool has_work() const { return !broken_ && !suspended_ && (replaying() || (!queue_.empty() && !halted())); }
   void address(wire::Header& header, uint64_t packet_number) const;
   void readdress(uint8_t* packet, uint64_t packet_number) const;
+  void direct(wire::Header& header, uint64_t packet_number) const;
+  uint16_t& reader(uint64_t packet_number) { return readers_[packet_number & (admission_.slots - 1)]; }
   bool expire(int64_t now);
   void adopt(const Admission& admission);
   void make_check();
@@ -297,6 +303,7 @@ class Engine {
   Window window_;
   uint8_t* ring_;  // the last P packets sent, for retransmissions; the port's memory
   std::vector<uint8_t> has_payload_;
+  std::vector<uint16_t> readers_;  // of these, the rank + 1 that alone needs the words of the RESULT; 0: all do
   bool suspended_ = false;
   // Packet numbers below this one were sent before the move to this switch; of these, by slot: the RESULT was held then.
   uint64_t replay_end_ = 0;

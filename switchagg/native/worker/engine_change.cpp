@@ -93,6 +93,7 @@ void Engine::adopt(const Admission& admission) {
   window_ = Window(admission.slots, batch(), admission.window_limit);
   ring_ = port_->packet_memory(static_cast<size_t>(admission.slots) * stride_);
   has_payload_.assign(admission.slots, 0);
+  readers_.assign(admission.slots, 0);
   ++generation_;
   calls_ = 0;
   completed_ = limit_ = begun_before_break_ = 0;
@@ -233,9 +234,18 @@ void Engine::break_damaged(uint64_t packet_number) {
 void Engine::readdress(uint8_t* packet, uint64_t packet_number) const {
   wire::Header header = wire::Header::parse(packet);
   address(header, packet_number);
-  header.flags &= static_cast<uint8_t>(~wire::kFlagRetransmission);
+  header.flags &= wire::kFlagPayload;
   header.reply = 0;
+  direct(header, packet_number);
   header.write(packet);
+}
+
+// Names the reader of a packet, where the switch knows of such.
+void Engine::direct(wire::Header& header, uint64_t packet_number) const {
+  const uint16_t reads = readers_[packet_number & (admission_.slots - 1)];
+  if (reads == 0 || admission_.receivers.empty()) return;
+  header.flags |= wire::kFlagDirected;
+  header.reply = admission_.receivers[reads - 1u];
 }
 
 void Engine::address(wire::Header& header, uint64_t packet_number) const {

@@ -129,15 +129,20 @@ class Codec {
     if (step_ == (call_.bits == kBounded ? Step::Kind::rest : Step::Kind::stream)) return std::nullopt;
     step_ = kind_of_step(call_, ++steps_);
     if (step_ == Step::Kind::exponents) return sequence_->packets();
+    if (step_ == Step::Kind::marks) {
+      marks_ = std::make_unique<Marks>(call_, *sequence_, words_);
+      return marks_->packets();
+    }
     if (step_ == Step::Kind::ranges) return stream_->refinement().open_ranges();
     if (step_ == Step::Kind::rest) return stream_->refinement().open_rest();
-    stream_ = std::make_unique<Stream>(call_, plan_.get(), *sequence_, words_);
+    stream_ = std::make_unique<Stream>(call_, plan_.get(), *sequence_, marks_.get(), words_);
     return stream_->packets();
   }
   bool is_or(uint64_t p) const { return step_ == Step::Kind::stream ? stream_->is_or(p) : step_ != Step::Kind::rest; }
   nb::object encode(uint64_t p) {
     return packet([&](uint8_t* out) {
       if (step_ == Step::Kind::exponents) return sequence_->encode(p, out);
+      if (step_ == Step::Kind::marks) return marks_->encode(p, out);
       if (step_ == Step::Kind::ranges) return stream_->refinement().encode_ranges(p, out);
       if (step_ == Step::Kind::rest) return stream_->refinement().encode_rest(p, out);
       return stream_->encode(p, out);
@@ -146,9 +151,15 @@ class Codec {
   void decode(uint64_t p, std::optional<nb::bytes> payload) {
     const uint8_t* words = checked(payload);
     if (step_ == Step::Kind::exponents) return sequence_->decode(p, words);
+    if (step_ == Step::Kind::marks) return marks_->decode(p, words);
     if (step_ == Step::Kind::ranges) return stream_->refinement().decode_ranges(p, words);
     if (step_ == Step::Kind::rest) return stream_->refinement().decode_rest(p, words);
     stream_->decode(p, words);
+  }
+  // The rank that reads a packet's sums, where the step is the stream and one does.
+  std::optional<uint32_t> reader(uint64_t p) const {
+    const uint32_t reads = step_ == Step::Kind::stream ? stream_->reader(p) : 0;
+    return reads ? std::optional(reads - 1) : std::nullopt;
   }
   void finish() { stream_->finish(); }
 
@@ -170,6 +181,7 @@ class Codec {
   uint32_t steps_ = 0;
   std::unique_ptr<Plan> plan_;
   std::unique_ptr<Sequence> sequence_;
+  std::unique_ptr<Marks> marks_;
   std::unique_ptr<Stream> stream_;
 };
 
@@ -270,14 +282,15 @@ NB_MODULE(_native, m) {
              uint64_t count, uint64_t fingerprint_count, uint32_t shape_crc, uint32_t workers, uint32_t rank,
              uint32_t policy, uintptr_t in, uint64_t in_begin, uint64_t in_end, uintptr_t out, uint64_t out_begin,
              uint64_t out_end, uintptr_t mask, bool zero_fill, bool auto_zeros, bool auto_block, uint8_t auto_lanes,
-             uintptr_t memory, uintptr_t union_out) {
+             uintptr_t memory, uintptr_t union_out, uint64_t part, uint32_t reader) {
             if (bits != kExact && bits != kBounded && bits != 8 && bits != 16 && bits != 32 && bits != 64)
               throw nb::value_error("bits: 8, 16, 32 or 64; 0 for exact sums, 1 for sums within the bound");
             if (dtype < 0 || dtype > static_cast<int>(DType::raw)) throw nb::value_error("there is no such dtype");
             new (self) Call{.kind = static_cast<Kind>(kind), .op = static_cast<ReduceOp>(op),
                             .dtype = static_cast<DType>(dtype), .bits = bits, .root = root, .sparse = sparse,
                             .block = block, .count = count, .fingerprint_count = fingerprint_count,
-                            .shape_crc = shape_crc, .workers = workers, .rank = rank, .policy = policy,
+                            .shape_crc = shape_crc, .workers = workers, .rank = rank, .part = part,
+                            .reader = reader, .policy = policy,
                             .auto_zeros = auto_zeros, .auto_block = auto_block, .auto_lanes = auto_lanes,
                             .in = pointer<const uint8_t>(in), .in_begin = in_begin, .in_end = in_end,
                             .out = pointer<uint8_t>(out), .out_begin = out_begin, .out_end = out_end,
@@ -288,9 +301,10 @@ NB_MODULE(_native, m) {
           "fingerprint_count"_a = 0, "shape_crc"_a = 0, "workers"_a = 1, "rank"_a = 0, "policy"_a = 0, "input"_a = 0,
           "in_begin"_a = 0, "in_end"_a = 0, "output"_a = 0, "out_begin"_a = 0, "out_end"_a = 0, "mask"_a = 0,
           "zero_fill"_a = false, "auto_zeros"_a = false, "auto_block"_a = false, "auto_lanes"_a = 0, "memory"_a = 0,
-          "union_out"_a = 0)
+          "union_out"_a = 0, "part"_a = 0, "reader"_a = 0)
       .def_rw("nontemporal", &Call::nontemporal)
-      .def_rw("checked", &Call::checked);
+      .def_rw("checked", &Call::checked)
+      .def_rw("directed", &Call::directed);
 
   nb::class_<Collective>(m, "Collective")
       .def_prop_ro("status", [](const Collective& c) { return static_cast<int>(c.status.load()); })
@@ -310,12 +324,15 @@ NB_MODULE(_native, m) {
           "__init__",
           [](Admission* self, uint32_t switch_ip, uint16_t switch_port, uint16_t job, uint32_t token,
              uint32_t result_token, uint32_t base, uint32_t slots, uint32_t words, uint32_t first_seq, uint32_t rank,
-             uint32_t workers, uint32_t window_limit, const std::string& link, uint32_t policy) {
+             uint32_t workers, uint32_t window_limit, const std::string& link, uint32_t policy,
+             std::vector<uint16_t> receivers) {
+            if (!receivers.empty() && receivers.size() != workers) throw nb::value_error("receivers: one for each rank, or none");
             new (self) Admission{job, token, result_token, base, slots, words, first_seq, rank, workers,
-                                  {switch_ip, switch_port}, window_limit, policy, link};
+                                  {switch_ip, switch_port}, window_limit, policy, link, std::move(receivers)};
           },
           "switch_ip"_a, "switch_port"_a, "job"_a, "token"_a, "result_token"_a, "base"_a, "slots"_a, "words"_a,
-          "first_seq"_a, "rank"_a, "workers"_a, "window_limit"_a, "link"_a = "", "policy"_a = 0);
+          "first_seq"_a, "rank"_a, "workers"_a, "window_limit"_a, "link"_a = "", "policy"_a = 0,
+          "receivers"_a = std::vector<uint16_t>());
 
   nb::class_<Engine>(m, "Engine")
       .def(
@@ -422,6 +439,7 @@ NB_MODULE(_native, m) {
       .def("plan_result", &Codec::plan_result, "packet"_a, "payload"_a.none())
       .def("next_step", &Codec::next_step)
       .def("is_or", &Codec::is_or, "packet"_a)
+      .def("reader", &Codec::reader, "packet"_a)
       .def("encode", &Codec::encode, "packet"_a)
       .def("decode", &Codec::decode, "packet"_a, "payload"_a.none())
       .def("finish", &Codec::finish);

@@ -14,6 +14,7 @@ Call Call::segment(uint64_t from, uint64_t length) const {
   const uint64_t size = element_bytes();
   c.count = length;
   c.first_element = first_element + static_cast<uint32_t>(from);
+  c.before = before + from;
   const auto cut = [&](uint64_t& begin, uint64_t& end, auto& data) {
     const uint64_t first = std::max(begin, from), last = std::min(end, to);
     if (first >= last) {
@@ -75,7 +76,7 @@ void write_header(const Call& call, uint32_t* words) {
       call.call_number,
       static_cast<uint32_t>(call.fingerprint_count),
       call.shape_crc,
-      static_cast<uint32_t>(call.root) << 24 | (call.auto_block ? 1u << 22 : 0) | (call.auto_zeros ? 1u << 21 : 0) |
+      static_cast<uint32_t>(call.root) << 24 | (call.directed ? 1u << 23 : 0) | (call.auto_block ? 1u << 22 : 0) | (call.auto_zeros ? 1u << 21 : 0) |
           (call.sparse ? 1u << 20 : 0) | lanes_code(call.auto_lanes) << 17 | call.block,
   };
   for (int i = 0; i < 5; ++i) {

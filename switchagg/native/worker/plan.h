@@ -33,6 +33,7 @@ inline constexpr int kNoExponent = -1;
 // In place of a lane's bits: sums that are exact, and sums whose error is within the bound for each element by itself.
 inline constexpr uint8_t kExact = 0, kBounded = 1;
 inline constexpr uint32_t kBoundedChunkShift = 12;  // log2 of a chunk's elements
+inline constexpr uint64_t kLeastDirected = 1 << 16;  // elements of a tensor whose contributions are directed
 
 // The finite, non-zero elements of a chunk on all ranks: bounds on the exponent fields of the smallest and of the largest
 // magnitude, kNoExponent where there are none. For lanes of a fixed width `highest` is exact; `lowest` is for exact sums only.
@@ -58,6 +59,11 @@ struct Call {
   uint32_t workers = 1, rank = 0;
   uint32_t call_number = 0;    // of the collective in the generation
   uint32_t first_element = 0;  // of a segment, in the whole tensor, mod 2^32: for the stochastic rounding
+  // Elements of the whole tensor that one rank reads: rank `reader` the first `part`, the next rank the next; 0: all read all.
+  uint64_t part = 0;
+  uint32_t reader = 0;
+  bool directed = false;    // contributions to the stream name the rank that reads their sums
+  uint64_t before = 0;      // of a segment, the elements before it in the whole tensor
   uint32_t policy = 0;      // rank 0's policy word
   bool pause = false;       // rank 0: all ranks stop after this collective, for a change of membership
   bool withdrawn = false;   // called for another number of ranks: its header says so, and no rank carries it out
@@ -97,6 +103,7 @@ struct Call {
   bool wraps() const { return op != ReduceOp::bit_or && dtype == DType::i32; }
   // The type in which elements are scaled: float64, or float32 where a memory is added; halves as they are.
   DType scanned_type() const { return memory ? DType::f32 : dtype; }
+  bool has_marks() const { return directed && bits == kBounded; }
   bool exponents_apart() const { return in_limbs() && sparse && scaled() && chunks() > 32; }
   uint64_t rest_words() const {
     return (sparse ? (blocks() + 31) / 32 : 0) + (exponents_apart() ? 0 : chunks() * exponent_words());

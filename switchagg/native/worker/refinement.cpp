@@ -8,29 +8,105 @@
 
 namespace switchagg {
 
-Refinement::Refinement(const Call& call, const Sequence& sequence, uint32_t words)
+namespace {
+
+// The least magnitude of a sum that is not small; of float64, without its lowest word. Each rank is off by half a unit, or by one
+// where words are cut.
+int64_t least_sum(const Call& call, int limb_bits) {
+  const int64_t ranks = call.workers;
+  if (call.scanned_type() == DType::f64) return (ranks << (52 - limb_bits)) + (int64_t{1} << (31 - limb_bits));
+  return ranks * (limb_bits >= 24 ? 2050 : 4099);
+}
+
+}  // namespace
+
+double least_large(const Call& call, const LimbGrid& grid) {
+  const bool wide = call.scanned_type() == DType::f64;
+  return std::ldexp(wide ? std::ldexp(call.workers, 52) : static_cast<double>(least_sum(call, grid.limb_bits)), grid.unit);
+}
+
+Marks::Marks(const Call& call, const Sequence& sequence, uint32_t words) : words_(words), at_(sequence.grids().size()) {
+  for (uint32_t c = 0; c < at_.size(); ++c) {
+    const LimbGrid& grid = sequence.grids()[c];
+    if (!grid.cut) continue;
+    at_[c] = static_cast<uint32_t>(own_.size());
+    own_.resize(own_.size() + kWords, 0);
+    const double least = least_large(call, grid);
+    const uint64_t first = sequence.chunk(c) << kBoundedChunkShift;
+    const uint64_t end = std::min(first + (uint64_t{1} << kBoundedChunkShift), call.count);
+    for (uint64_t element = first; element < end; element += kGroup) {
+      const uint32_t count = static_cast<uint32_t>(std::min<uint64_t>(kGroup, end - element));
+      uint32_t wanted = count == 32 ? ~0u : (1u << count) - 1, zero = 0;
+      if (!sequence.has_all()) {
+        const auto bits = [&](uint64_t from, uint64_t to) { return (~uint64_t{0} >> (64 - (to - from))) << (from - element); };
+        each_block(call, element, element + count, [&](uint64_t b, uint64_t from, uint64_t to) {
+          if (!sequence.in_union(b)) wanted &= ~static_cast<uint32_t>(bits(from, to));
+          if (!sequence.has(b)) zero |= static_cast<uint32_t>(bits(from, to));
+        });
+      }
+      if (wanted & zero) continue;
+      const uint64_t group = (element - first) / kGroup;
+      if (wanted == 0 || (wanted & ~large(call, element, count, least)) == 0) own_[at_[c] + group / 32] |= 1u << (group % 32);
+    }
+  }
+  marks_.assign(own_.size(), 0);
+}
+
+// A bit for each of `count` elements that is large.
+uint32_t Marks::large(const Call& call, uint64_t element, uint32_t count, double least) {
+  const LaneKernels& kernels = choose_lane_kernels();
+  uint32_t bits = 0, nonzero;
+  const auto each = [&](const auto* x) {
+    for (uint32_t i = 0; i < count; ++i) bits |= static_cast<uint32_t>(std::abs(x[i]) >= static_cast<std::remove_cvref_t<decltype(*x)>>(least)) << i;
+    return bits;
+  };
+  if (call.dtype == DType::f64) return each(reinterpret_cast<const double*>(call.in) + element);
+  const float* x = reinterpret_cast<const float*>(call.in) + element;
+  if (call.dtype != DType::f32) {
+    wide_.resize(kGroup);
+    const uint16_t* const half = reinterpret_cast<const uint16_t*>(call.in) + element;
+    (call.dtype == DType::f16 ? kernels.widen_f16 : kernels.widen_bf16)(half, count, wide_.data());
+    x = wide_.data();
+  }
+  return count == kGroup ? kernels.large32(x, static_cast<float>(least), &nonzero) : each(x);
+}
+
+uint32_t Marks::unmarked(uint32_t chunk, uint32_t first) const {
+  const uint32_t* const bits = marks_.data() + at_[chunk];
+  const uint32_t group = first / kGroup, offset = first % kGroup;
+  const auto marked = [&](uint32_t g) { return bits[g / 32] >> (g % 32) & 1; };
+  uint32_t found = marked(group) ? 0 : ~0u >> offset;
+  if (offset > 0 && group + 1 < 32 * kWords && !marked(group + 1)) found |= ~0u << (kGroup - offset);
+  return found;
+}
+
+Refinement::Refinement(const Call& call, const Sequence& sequence, const Marks* marks, uint32_t words)
     : call_(call),
       sequence_(sequence),
+      marks_(marks),
       kernels_(choose_lane_kernels()),
       words_(words),
       wide_(call.scanned_type() == DType::f64),
       limb_bits_(31 - static_cast<int>(std::bit_width(call.workers - 1))),
-      few_(sequence.grids().size()) {
-  const int64_t ranks = call.workers;  // each is off by half a unit, or by one where words are cut
-  least_ = wide_ ? (ranks << (52 - limb_bits_)) + (int64_t{1} << (31 - limb_bits_)) : ranks * (limb_bits_ >= 24 ? 2050 : 4099);
-}
+      least_(least_sum(call, limb_bits_)),
+      few_(sequence.grids().size()) {}
 
 // True if there are small sums among these, at most kFind of them: keep() has to follow.
-bool Refinement::find(const uint32_t* sums, size_t stride, uint32_t count) {
+bool Refinement::find(uint32_t chunk, uint64_t element, const uint32_t* sums, size_t stride, uint32_t count) {
   found_of_ = count;
+  if (marks_) {
+    found_ = 0;
+    const uint32_t first = static_cast<uint32_t>(element) - first_of(chunk);
+    for (uint32_t i = 0; i < count; i += 32) {
+      const uint32_t left = count - i, bits = marks_->unmarked(chunk, first + i) & (left < 32 ? (1u << left) - 1 : ~0u);
+      small_[i / 32] = zero_[i / 32] = bits;
+      found_ |= static_cast<uint32_t>(bits != 0) << (i / 32);
+    }
+    return found_ != 0;
+  }
   found_ = wide_ ? kernels_.small_sums64(sums, stride, count, limb_bits_, least_, small_.data(), zero_.data())
                  : kernels_.small_sums32(sums, count, static_cast<uint32_t>(least_), small_.data(), zero_.data());
   return found_ != 0;
-}
-
-// Sums are right to the bound beside such an element, whatever the words cut off.
-double Refinement::large(uint32_t chunk) const {
-  return std::ldexp(wide_ ? std::ldexp(call_.workers, 52) : static_cast<double>(least_), sequence_.grids()[chunk].unit);
 }
 
 template <typename T>
@@ -51,12 +127,17 @@ void Refinement::keep(uint32_t chunk, uint64_t element, const uint32_t* sums, si
     }
     sums_.push_back({static_cast<uint32_t>(element) + 32 * w, small, zero, large});
     uint32_t wanted = small & (~zero | nonzero);
+    for (uint32_t left = marks_ && sums ? small & ~wanted : 0; left; left &= left - 1) {
+      const uint32_t i = 32 * w + static_cast<uint32_t>(std::countr_zero(left));
+      for (uint32_t j = 0; j < planes; ++j)
+        if (sums[j * stride + i] != 0) wanted |= left & -left;
+    }
     if (few_[chunk] >= kFew) wanted &= ~large;
     few_[chunk] += static_cast<uint32_t>(std::popcount(wanted));
     for (; wanted; wanted &= wanted - 1) {
       const uint32_t bit = static_cast<uint32_t>(std::countr_zero(wanted)), i = 32 * w + bit;
       Noted& noted = noted_.emplace_back(Noted{static_cast<uint32_t>(element) + i, {}, x ? static_cast<double>(x[i]) : 0.0});
-      if (zero >> bit & 1) continue;
+      if (!sums || (!marks_ && zero >> bit & 1)) continue;
       for (uint32_t j = 0; j < planes; ++j) noted.sum[j] = sums[j * stride + i];
     }
     small_[w] = zero_[w] = 0;
@@ -149,7 +230,7 @@ uint64_t Refinement::open_ranges() {
                                    : uint64_t{std::bit_cast<uint32_t>(static_cast<float>(noted.x)) << 1 >> 24};
       set_exponent(call_, own, field);
       const uint32_t group = (noted.element - first_of(small.chunk)) / kGroup;
-      if (noted.zero()) own[small.groups_at(call_) + group / 32] |= 1u << (group % 32);
+      if (marks_ || noted.zero()) own[small.groups_at(call_) + group / 32] |= 1u << (group % 32);
     }
     size_t i = 0;  // of small sums
     for (size_t k = small.begin; k < small.end; ++k) {
@@ -239,7 +320,7 @@ void Refinement::add_part(const Small& small, const uint32_t* ranges, uint32_t r
 
 LimbGrid Refinement::grid_of(const Part& part) const {
   LimbGrid grid = sequence_.grids()[part.chunk].with(part.rest);
-  if (grid.words == 2) grid.bits = 44 - (31 - limb_bits_);  // such sums are under 2^44, because their first words are small
+  if (grid.words == 2 && !marks_) grid.bits = 44 - (31 - limb_bits_);  // such sums are under 2^44, because their first words are small
   return grid;
 }
 

@@ -1,5 +1,8 @@
 // The last two steps of a bounded sum (docs/protocol.md, section 5). Ranks find the sums of first words that are small beside what
 // these words cut off, agree on those to which no rank has added a large element, and add up the rest of their words. No I/O.
+//
+// Where one rank alone gets a sum, the others cannot look at it. Then ranks mark, before the stream, groups of elements in which
+// all are large; sums in groups that no rank has marked are taken for small, and for 0.
 #pragma once
 
 #include <algorithm>
@@ -13,21 +16,46 @@
 
 namespace switchagg {
 
-class Refinement {
+// The least magnitude of an element beside which no sum of its chunk has to be refined.
+double least_large(const Call& call, const LimbGrid& grid);
+
+class Marks {
  public:
   // `sequence` has agreed on its ranges.
-  Refinement(const Call& call, const Sequence& sequence, uint32_t words);
+  Marks(const Call& call, const Sequence& sequence, uint32_t words);
+
+  uint64_t packets() const { return (own_.size() + words_ - 1) / words_; }
+  bool encode(uint64_t packet, uint8_t* payload) const { return store_words(own_, packet, words_, payload); }
+  void decode(uint64_t packet, const uint8_t* payload) { load_words(marks_, packet, words_, payload); }
+  // A bit for each of the 32 elements from number `first` of a chunk on, given its place in the sequence: in no marked group.
+  uint32_t unmarked(uint32_t chunk, uint32_t first) const;
+
+ private:
+  static constexpr uint32_t kGroup = 32, kWords = (1u << kBoundedChunkShift) / kGroup / 32;  // elements; words of a chunk
+  uint32_t large(const Call& call, uint64_t element, uint32_t count, double least);
+
+  uint32_t words_;
+  std::vector<uint32_t> own_, marks_;
+  std::vector<uint32_t> at_;  // of each chunk of the sequence, its words in these, where it has some
+  std::vector<float> wide_;
+};
+
+class Refinement {
+ public:
+  // `sequence` has agreed on its ranges. `marks`, unless null, have all their RESULTs.
+  Refinement(const Call& call, const Sequence& sequence, const Marks* marks, uint32_t words);
 
   // The least magnitude of a float32's, float16's or bfloat16's sum that is not small.
   uint32_t least() const { return static_cast<uint32_t>(least_); }
   // Notes those of `count` sums from `element` on, in planes of `stride` words, that are small. They are of one chunk,
-  // given its place in the sequence; values() returns this rank's elements there, null if they are zero.
+  // given its place in the sequence; values() returns this rank's elements there, null if they are zero. With marks, `sums`
+  // may be null: another rank reads them, or they are 0.
   template <typename F>
   void note(uint32_t chunk, uint64_t element, uint32_t count, const uint32_t* sums, size_t stride, F&& values) {
     for (uint32_t i = 0; i < count; i += kFind)
-      if (find(sums + i, stride, std::min(kFind, count - i))) {
+      if (find(chunk, element + i, sums ? sums + i : nullptr, stride, std::min(kFind, count - i))) {
         const auto* x = values();
-        keep(chunk, element + i, sums + i, stride, x ? x + i : nullptr);
+        keep(chunk, element + i, sums ? sums + i : nullptr, stride, x ? x + i : nullptr);
       }
   }
 
@@ -86,12 +114,12 @@ class Refinement {
     size_t noted, noted_end;
   };
   uint32_t words_below(uint32_t chunk, int field) const;
-  bool find(const uint32_t* sums, size_t stride, uint32_t count);
+  bool find(uint32_t chunk, uint64_t element, const uint32_t* sums, size_t stride, uint32_t count);
   template <typename T>
   void keep(uint32_t chunk, uint64_t element, const uint32_t* sums, size_t stride, const T* x);
   template <typename F>
   void each_chunk(F&& f) const;
-  double large(uint32_t chunk) const;  // the least magnitude of an element with which no sum has to be refined
+  double large(uint32_t chunk) const { return least_large(call_, sequence_.grids()[chunk]); }
   uint32_t first_of(uint32_t chunk) const { return static_cast<uint32_t>(sequence_.chunk(chunk) << call_.chunk_shift()); }
   LimbGrid grid_of(const Part& part) const;
   void note_claims(const Small& small, const uint32_t* own, const uint32_t* ranges);
@@ -106,6 +134,7 @@ class Refinement {
 
   const Call& call_;
   const Sequence& sequence_;
+  const Marks* marks_;
   const LaneKernels& kernels_;
   uint32_t words_;
   bool wide_;  // float64

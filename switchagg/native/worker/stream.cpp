@@ -32,7 +32,7 @@ uint32_t dither_key(uint32_t call_number, uint32_t rank) {
 
 }  // namespace
 
-Stream::Stream(const Call& call, const Plan* plan, const Sequence& sequence, uint32_t words)
+Stream::Stream(const Call& call, const Plan* plan, const Sequence& sequence, const Marks* marks, uint32_t words)
     : call_(call), kernels_(choose_lane_kernels()), words_(words), sequence_(sequence) {
   lanes_per_packet_ = call.in_limbs() ? words : call.bits == 64 ? words / 3 : words * (32 / call.bits);
   headroom_ = std::bit_width(call.workers - 1) + (call.workers >= 256);
@@ -51,7 +51,7 @@ Stream::Stream(const Call& call, const Plan* plan, const Sequence& sequence, uin
   packets_ = (sequence.elements() + lanes_per_packet_ - 1) / lanes_per_packet_;
   if (call.in_limbs()) {
     cut_limbs();
-    if (call.bits == kBounded) refinement_.emplace(call, sequence, words);
+    if (call.bits == kBounded) refinement_.emplace(call, sequence, marks, words);
   } else if (narrow()) {
     sums_.resize(words);
     q_.resize(call.chunk());
@@ -62,6 +62,26 @@ Stream::Stream(const Call& call, const Plan* plan, const Sequence& sequence, uin
   if (call.bits == 64) q64_.resize(lanes_per_packet_);
   if (call.dtype == DType::f16 || call.dtype == DType::bf16 || call.memory)
     wide_.resize(narrow() || call.in_limbs() ? call.chunk() : words);
+}
+
+uint16_t Stream::reader(uint64_t packet) const {
+  if (!call_.directed || packet < special_packets_) return 0;
+  packet -= special_packets_;
+  uint64_t first, last;
+  if (call_.in_limbs()) {
+    const Piece& end = pieces_[packet_ends_[packet] - 1];
+    first = pieces_[packet > 0 ? packet_ends_[packet - 1] : 0].element;
+    last = end.element + end.count - 1;
+  } else {
+    const uint64_t from = packet * lanes_per_packet_;
+    const auto element = [&](uint64_t k) {
+      return sequence_.whole() ? k : uint64_t{sequence_.blocks()[k / call_.block]} * call_.block + k % call_.block;
+    };
+    first = element(from);
+    last = element(std::min<uint64_t>(from + lanes_per_packet_, sequence_.elements()) - 1);
+  }
+  const uint64_t part = (call_.before + first) / call_.part;
+  return part == (call_.before + last) / call_.part ? static_cast<uint16_t>(call_.reader + part + 1) : uint16_t{0};
 }
 
 void Stream::runs_of(uint64_t packet, bool by_owner) {

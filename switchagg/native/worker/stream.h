@@ -22,8 +22,8 @@ namespace switchagg {
 
 class Stream {
  public:
-  // Both have their RESULTs. `plan` is null for the no-op baseline, whose payloads are not touched.
-  Stream(const Call& call, const Plan* plan, const Sequence& sequence, uint32_t words);
+  // All have their RESULTs. `plan` is null for the no-op baseline, whose payloads are not touched, `marks` where there are none.
+  Stream(const Call& call, const Plan* plan, const Sequence& sequence, const Marks* marks, uint32_t words);
 
   uint64_t packets() const { return claim_packets_ + special_packets_ + packets_; }
   bool is_or(uint64_t packet) const {
@@ -41,7 +41,9 @@ class Stream {
 
   // Writes this rank's words of packet p; false: all its blocks there are zero, send a SKIP.
   bool encode(uint64_t packet, uint8_t* payload);
-  void decode(uint64_t packet, const uint8_t* payload);  // null: the sum is zero
+  void decode(uint64_t packet, const uint8_t* payload);  // null: the sum is zero, or another rank reads it
+  // The rank + 1 that alone reads a packet's sums; 0: more do.
+  uint16_t reader(uint64_t packet) const;
   // Of bounded sums, after the last decode. It goes on before finish().
   Refinement& refinement() { return *refinement_; }
   void finish();  // after all RESULTs: writes refined elements, and those that no packet carried

@@ -121,10 +121,10 @@ void Stream::note_small(const Piece& piece, const uint32_t* sums) {
   const ChunkRange& range = sequence_.ranges()[piece.chunk];
   each_own_part(piece, [&](uint64_t element, uint32_t count, bool own) {
     const auto note = [&](auto&& values) {
-      const uint32_t* of_part = sums + (element - piece.element);
+      const uint32_t* of_part = sums ? sums + (element - piece.element) : nullptr;
       refinement_->note(piece.chunk, element, count, of_part, piece.count, [&] { return own ? values() : nullptr; });
     };
-    if (sums && sequence_.grids()[piece.chunk].cut) {
+    if ((sums || call_.has_marks()) && sequence_.grids()[piece.chunk].cut) {
       if (call_.dtype == DType::f64) {
         note([&] { return doubles(range, element, count); });
       } else {
@@ -145,7 +145,7 @@ void Stream::decode_limbs(uint64_t packet, const uint32_t* words) {
     const uint64_t from = std::max(piece.element, call_.out_begin);
     const uint64_t to = std::min(piece.element + piece.count, call_.out_end);
     const bool is_whole = to - from == piece.count;
-    if (refinement_ && words && grid.cut && call_.dtype == DType::f32 && !call_.memory && once(grid) && is_whole)
+    if (refinement_ && words && grid.cut && !call_.has_marks() && call_.dtype == DType::f32 && !call_.memory && once(grid) && is_whole)
       return decode_large(piece, grid, words + piece.at);
     if (refinement_) note_small(piece, words ? words + piece.at : nullptr);
     if (from >= to) return;

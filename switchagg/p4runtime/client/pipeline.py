@@ -23,7 +23,7 @@ from google.protobuf.message import DecodeError
 
 from switchagg.errors import SwitchError, UsageError
 from switchagg.p4program import program as p4_program
-from switchagg.p4program.program import ADMISSION, MAX_JOBS, SwitchAddress, Target
+from switchagg.p4program.program import ADMISSION, DIRECTION, MAX_JOBS, SwitchAddress, Target
 from switchagg.p4runtime.client.spec import P4RuntimeSpec, default_mac
 from switchagg.p4runtime.p4info_diff import difference
 from switchagg.p4runtime.protos import p4info_pb2
@@ -61,6 +61,7 @@ class Program:
         receive_buffer, link: as `SwitchDriver` has them.
         memory: bytes for slots; None where they all have room with words of `max_words`.
         ethernet: whether it has ports, behind which workers are; not so the native engine on a UDP port.
+        directs: as `Capacity` has it.
     """
 
     target: str
@@ -72,6 +73,7 @@ class Program:
     link: str = ""
     memory: int | None = None
     ethernet: bool = True
+    directs: bool = False
 
     @property
     def native(self) -> bool:
@@ -82,7 +84,8 @@ class Program:
     def capacity(self) -> Capacity:
         """Its slots, words and memory."""
         memory = self.memory or Capacity.bytes_of(self.ports.slots, self.max_words)
-        return Capacity(self.ports.slots, self.max_words, memory, MAX_WORKERS, MAX_JOBS, self.exact_words)
+        slots, words, exact = self.ports.slots, self.max_words, self.exact_words
+        return Capacity(slots, words, memory, MAX_WORKERS, MAX_JOBS, exact, self.directs)
 
 
 def wanted_pipeline(spec: P4RuntimeSpec) -> Pipeline | None:
@@ -158,11 +161,12 @@ def describe(spec: P4RuntimeSpec, p4info: Any) -> Program:
             f"it runs a program without the table {ADMISSION}; accepted: switchagg_v1model.p4 and "
             "switchagg_tna.p4; name one by program=, or by p4info= and config="
         )
+    directs = any(name == DIRECTION or name.endswith("." + DIRECTION) for name in names)
     for note in p4info.pkg_info.annotations:
         if found := _NATIVE.fullmatch(note.strip()):
             if spec.target not in ("auto", "native"):
                 raise SwitchError(f"it is a native switch, where its spec says target {spec.target}")
-            return _native(spec, re.findall(r'"(.*?)"', found[1]))
+            return replace(_native(spec, re.findall(r'"(.*?)"', found[1])), directs=directs)
     sizes = {each.preamble.name.rpartition(".")[2]: int(each.size) for each in p4info.registers}
     words = sum(name.startswith("word_") for name in sizes) + 2 * sum(
         name.startswith("pair_") for name in sizes
@@ -177,7 +181,8 @@ def describe(spec: P4RuntimeSpec, p4info: Any) -> Program:
     if spec.target not in ("auto", "p4", "tofino" if tna else "bmv2"):
         kind = "a TNA program" if tna else "a v1model program"
         raise SwitchError(f"it runs {kind}, where the switch's spec says target {spec.target}")
-    return _of(default, spec.words or words or 64, spec.slots or slots or 16384)
+    made = _of(default, spec.words or words or 64, spec.slots or slots or 16384)
+    return replace(made, directs=directs)
 
 
 def expected(spec: P4RuntimeSpec, wanted: Pipeline | None) -> Program:

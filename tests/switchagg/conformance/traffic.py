@@ -170,7 +170,7 @@ class Sender:
         return encode(header, combine.reduce(np.stack(present), axis=0, dtype=np.uint32))
 
     def accepts(self, worker: Worker, place: int, result: bytes) -> bool:
-        """Whether a worker may get this RESULT: the sum, or a bare one where another reads the words."""
+        """True for RESULTs that a worker may get: the sum, or bare where another reads the words."""
         expected = self.expected(place)
         here = worker.entry.bit if self.job.parent is None else 0  # all at a leaf get what the leaf does
         if result == expected or worker.readers[place] in (0, here + 1):

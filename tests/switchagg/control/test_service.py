@@ -86,6 +86,7 @@ def test_join_and_leave(place: ServedController) -> None:
         "first_seq": one.place["first_seq"],
         "policy": {"block": 64, "dense": False, "bits": None},
         "worker_bit": 0,
+        "receivers": [],
         "senders": 2,
         "rank": 0,
         "world_size": 2,
