@@ -181,7 +181,8 @@ def _prepare_or(
     # Parts of a padded copy begin within words, so every rank gets all of it.
     readers = {} if padded is not None else _readers(state, options, words)
     return prepared(state, options.kind, v, result, (result, padded), {
-        "root": options.root, **readers, "sparse": sparse is not False, "auto_zeros": sparse is None, "auto_block": True,
+        "root": options.root, **readers, "auto_block": True,
+        "sparse": sparse is not False, "auto_zeros": sparse is None,
         "count": words, "input": source, "in_end": words,
         "output": target, "out_begin": first // 4, "out_end": last // 4, "zero_fill": source != target,
     }, tag=options.tag, name=f"allreduce through {options.tag}" if options.tag else "",

@@ -170,7 +170,7 @@ class Membership:
         standby: the controller has another switch that could take the job, or may.
         policy: the job's skip policy.
         worker_bit: this rank's bit in the switch.
-        receivers: for each rank the `reply` that names it in directed contributions; empty where there are none.
+        receivers: for each rank the `reply` that names it in directed contributions; or empty.
         senders: how many send to the same slots of that switch: ranks, and switches below it.
         deadline: seconds of silence after which a rank is lost. on_loss: ``"fail"`` or ``"shrink"``.
         heartbeats: None where the controller wants none.

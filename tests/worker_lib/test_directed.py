@@ -92,7 +92,7 @@ def test_each_rank_receives_the_words_that_it_needs(host: EmbeddedController) ->
     check(found, xs, ys)
     for rank, mine in enumerate(found):
         for name in ("integers", "bits", "scatter"):
-            # All would be three parts. Repeats are answered with words, and some come where processors are busy.
+            # All would be three parts. Repeats are answered with words; some come where cores are busy.
             assert 4 * PART < mine[name][1] < 2 * 4 * PART, f"{name} at rank {rank}"
         for name in ("reduce", "gather"):
             if rank == 1:

@@ -254,12 +254,11 @@ def test_parts_that_one_rank_gets_are_exact_or_within_the_bound(dtype: DType) ->
         rng = np.random.default_rng((seed, dtype, number, 2))
         case = any_case(rng, dtype)
         part = -(-case.xs[0].size // len(case.xs))
-        settings = {"block": case.block, "sparse": case.sparse, "masks": case.masks}
+        settings: dict[str, Any] = {"block": case.block, "sparse": case.sparse, "masks": case.masks}
         whole = through_switch(case.xs, dtype, EXACT, case.op, case.words, **settings)[0]
+        settings |= {"in_place": case.in_place, "order": rng, "part": part}
         for bits in (EXACT, BOUNDED):
-            parts = through_switch(
-                case.xs, dtype, bits, case.op, case.words, **settings, in_place=case.in_place, order=rng, part=part
-            )  # fmt: skip
+            parts = through_switch(case.xs, dtype, bits, case.op, case.words, **settings)
             got = np.concatenate(parts)
             if bits == EXACT:
                 assert got.tobytes() == whole.tobytes(), f"seed {seed}, case {number}"

@@ -133,7 +133,7 @@ class JobLifecycle:
                 self._effects.add(effects.AnswerStep(member, step))
 
     def _receivers(self, generation: Generation) -> tuple[int, ...]:
-        """Returns for each rank the `reply` that names it or its leaf; none where a switch does not direct."""
+        """Returns for each rank the `reply` that names it or its leaf; none if a switch does not direct."""
         names = [part.slot_range.switch for part in generation.parts]
         if not all(self._pool.switches[name].capacity.directs for name in names):
             return ()
