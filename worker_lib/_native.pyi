@@ -18,6 +18,18 @@ class Socket:
     receive_buffer: Final[int]
     gso: Final[bool]
     gro: Final[bool]
+    @staticmethod
+    def on_dpdk(
+        ip: int,
+        *,
+        ports: Sequence[Sequence[int]],
+        mtu: int,
+        pool: int,
+        functions: Sequence[int],
+        receive_frames: int,
+        poll: bool,
+    ) -> Socket:
+        """An endpoint on the ports of `switchagg.devices.dpdk`. Raises `OSError`."""
     def use_xdp(self) -> str:
         """Makes the engine's port one through AF_XDP on the interface of the socket's address.
 

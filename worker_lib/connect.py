@@ -79,8 +79,8 @@ def connect(
             default 352 and 512 on Ethernet, 2,032 and 256 where the switch's interface takes larger packets,
             as loopback does.
         transport: ``"shm"``: packets through memory shared with a switch on this host; ``"udp"``; ``"xdp"``:
-            AF_XDP on the interface of `address`, or UDP and a warning; or ``"auto"``, shared memory where
-            that works.
+            AF_XDP on the interface of `address`, or UDP and a warning; ``"dpdk"``: DPDK, as SWITCHAGG_DPDK
+            says; or ``"auto"``, shared memory where that works.
         on_loss: the fate of the job after a rank's process ends or goes silent: ``"fail"`` ends every
             rank's session with a `WorkerLostError`; ``"shrink"`` lets the others go on after it. A rank that
             comes back joins with the rank and world_size that it had at first. All ranks ask for the same.
@@ -168,8 +168,13 @@ def _join(
     from worker_lib.join import join
 
     there = endpoint(url, wishes.get("credential"))
-    own = address or os.environ.get("SWITCHAGG_ADDRESS") or local_address_towards(there.host, there.port)
-    sock = bind(own)
+    own = address or os.environ.get("SWITCHAGG_ADDRESS")
+    if own is None and transport == "dpdk":
+        raise UsageError(
+            "transport is 'dpdk': address or SWITCHAGG_ADDRESS says which address its ports have"
+        )
+    own = own or local_address_towards(there.host, there.port)
+    sock = bind(own, transport)
     if sock.warning:
         warnings.warn(sock.warning, stacklevel=3)
     try:

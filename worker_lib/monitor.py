@@ -75,7 +75,7 @@ class MembershipMonitor:
     Args:
         engine: of the session.
         member: the admission that the controller gave.
-        transport: as the caller asked for; see `worker_lib.transport`. used: "shm", "udp" or "xdp".
+        transport: as the caller asked for; see `worker_lib.transport`. used: "shm", "udp", "xdp" or "dpdk".
         address: IPv4 address of this host that packets come from.
         runtime: time and threads.
 
@@ -88,7 +88,7 @@ class MembershipMonitor:
         losses: by the number of the generation that they ended.
         left: ranks of this generation that have left.
         completed: collectives of this generation that were complete at one of these, and so get all RESULTs.
-        transport: the way of the packets: "shm", "udp" or "xdp".
+        transport: the way of the packets: "shm", "udp", "xdp" or "dpdk".
     """
 
     def __init__(
@@ -375,7 +375,7 @@ class MembershipMonitor:
                     self._change_wanted = True
                     return None
             if self._offer is None:
-                self._offer = bind(self._address)
+                self._offer = bind(self._address, self._asked)
             return self._resume(member.proceed(self._offer.address, self._offer.port, _PATIENCE))
         except AdmissionError as error:
             if error.code not in _TEMPORARY:
@@ -393,7 +393,7 @@ class MembershipMonitor:
         damage = self._engine.damage
         try:
             if self._offer is None:
-                self._offer = bind(self._address)
+                self._offer = bind(self._address, self._asked)
             new = self.member.replay(
                 lowest, self._offer.address, self._offer.port, _PATIENCE, damaged=damage is not None
             )

@@ -4,6 +4,8 @@
 "udp"   datagrams, from a socket that is bound to the address that the controller is told
 "xdp"   the same datagrams past the kernel's stack, by AF_XDP on the interface that has that address; UDP,
         with a warning that says why, where the kernel refuses
+"dpdk"  the same datagrams through ports of DPDK, as SWITCHAGG_DPDK says; the address is that of the ports,
+        not one of the kernel's
 "auto"  shared memory where that works, else UDP
 """
 
@@ -19,6 +21,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from switchagg.devices.dpdk import DpdkSettings
+from switchagg.devices.dpdk import start as start_dpdk
 from switchagg.devices.xdp import xdp_refusal
 from switchagg.errors import NetworkError, SwitchError, UsageError
 from worker_lib import _native
@@ -27,7 +31,7 @@ if TYPE_CHECKING:
     from worker_lib.join import Membership
 
 T = TypeVar("T")
-TRANSPORTS: Final = ("auto", "shm", "udp", "xdp")
+TRANSPORTS: Final = ("auto", "shm", "udp", "xdp", "dpdk")
 RECEIVE_BUFFER: Final = 8 << 20
 # The kernel accounts more than a packet's payload against a socket's buffer.
 OVERHEAD_PER_PACKET: Final = 512
@@ -57,7 +61,7 @@ def start_engine(
         start: does it, with an engine's admission for one transport or the other.
 
     Returns:
-        What `start` returns, and the transport that is used: "shm", "udp" or "xdp".
+        What `start` returns, and the transport that is used: "shm", "udp", "xdp" or "dpdk".
 
     Raises:
         SwitchError: no route to the switch, or it takes no link and `transport` is "shm".
@@ -85,8 +89,9 @@ def start_engine(
             sock.native.use_udp()
             why = xdp_refusal(error)
             warnings.warn(f"packets go by UDP, for AF_XDP does not work here: {why}", stacklevel=2)
+    used = "dpdk" if transport == "dpdk" else "udp"
     try:
-        return start(_admission(member, window_limit(member, sock.native.receive_buffer), "")), "udp"
+        return start(_admission(member, window_limit(member, sock.native.receive_buffer), "")), used
     except OSError as error:
         raise SwitchError(
             f"no route to the switch at {member.switch_address}:{member.switch_port}: {error.strerror}"
@@ -115,7 +120,7 @@ def _admission(member: Membership, window_limit: int, link: str) -> _native.Admi
 
 @dataclass(frozen=True, slots=True)
 class BoundSocket:
-    """A bound UDP socket that an engine is about to take.
+    """A bound UDP endpoint that an engine is about to take.
 
     Attributes:
         native: the socket, in the form that the engine takes.
@@ -129,12 +134,12 @@ class BoundSocket:
     warning: str
 
 
-def bind(address: str, *, offload: bool = True) -> BoundSocket:
-    """Binds a UDP socket to a free port of `address` (dotted IPv4).
+def bind(address: str, transport: str = "udp", *, offload: bool = True) -> BoundSocket:
+    """Binds a UDP socket, or an endpoint on DPDK's ports, to a free port of `address` (dotted IPv4).
 
     Raises:
-        UsageError: not an IPv4 address of this host, or not on Linux.
-        NetworkError: the kernel refused for another reason.
+        UsageError: not an IPv4 address of this host, not on Linux, or DPDK's arguments cannot work.
+        NetworkError: the kernel or DPDK refused for another reason.
     """
     if sys.platform != "linux":
         raise UsageError(f"the UDP transport uses Linux socket calls; this is {sys.platform}")
@@ -142,6 +147,8 @@ def bind(address: str, *, offload: bool = True) -> BoundSocket:
         number = int(ipaddress.IPv4Address(address))
     except ValueError:
         raise UsageError(f"address {address!r} is not an IPv4 address such as 127.0.0.1") from None
+    if transport == "dpdk":
+        return _bind_dpdk(address, number)
     try:
         native = _native.Socket(number, 0, RECEIVE_BUFFER, offload)
     except OSError as error:
@@ -156,6 +163,15 @@ def bind(address: str, *, offload: bool = True) -> BoundSocket:
             f"sysctl -w net.core.rmem_max={RECEIVE_BUFFER}"
         )
     return BoundSocket(native, address, native.port, warning)
+
+
+def _bind_dpdk(address: str, number: int) -> BoundSocket:
+    ports = start_dpdk(DpdkSettings.from_environment(os.environ))
+    try:
+        native = _native.Socket.on_dpdk(number, **ports.native_arguments("workers"))
+    except OSError as error:
+        raise UsageError(f"address is {address}: {error.strerror}") from error
+    return BoundSocket(native, address, native.port, "")
 
 
 def local_address_towards(host: str, port: int) -> str:

@@ -22,9 +22,10 @@ from typing import Any, Final
 from switchagg.cli.options import (
     add_job_size_options,
     add_network_options,
-    add_transport_option,
+    add_transport_options,
     faults_from,
     rate_from,
+    transport_from,
 )
 from switchagg.errors import UsageError
 from switchagg.launch.signals import stop_signals
@@ -44,7 +45,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--controller-host", help="IPv4 address of the controller (that of the switch)")
     parser.add_argument("--controller-port", type=int, default=0, help="TCP port of the controller (any)")
     parser.add_argument("--capacity", type=int, default=65536, help="slots of the switch (%(default)s)")
-    add_transport_option(parser)
+    add_transport_options(parser)
     add_job_size_options(parser)
     parser.add_argument("--ignore-stdin", action="store_true", help="continue when standard input closes")
     parser.add_argument("--parent", type=int, metavar="PID", help="end when this process does")
@@ -70,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
             pcap=args.pcap,
             words=args.words,
             slots=args.slots,
-            transport=args.transport,
+            **transport_from(args),
             # Not an option: everybody who lists processes can read those.
             credential=os.environ.pop(TOKEN_VARIABLE, None) or None,
         ) as host:

@@ -100,14 +100,34 @@ def add_rate_options(group: argparse.ArgumentParser | argparse._ArgumentGroup) -
     )
 
 
-def add_transport_option(parser: argparse.ArgumentParser) -> None:
-    """Adds ``--transport``, the way of packets from other hosts."""
-    parser.add_argument(
+def add_transport_options(parser: argparse.ArgumentParser) -> None:
+    """Adds ``--transport``, the way of packets from other hosts, and the options of DPDK."""
+    group = parser.add_argument_group("transport")
+    group.add_argument(
         "--transport",
-        choices=("udp", "xdp"),
+        choices=("udp", "xdp", "dpdk"),
         default="udp",
-        help="the kernel's sockets, or AF_XDP on the interface of --host (%(default)s)",
+        help="the kernel's sockets, AF_XDP on the interface of --host, or DPDK (%(default)s)",
     )
+    group.add_argument(
+        "--dpdk", metavar="ARGUMENTS", help="of DPDK's EAL, such as '-a 0000:01:00.0'; --host is its address"
+    )
+    group.add_argument("--dpdk-mtu", type=int, metavar="BYTES", help="to give its ports (their own)")
+    group.add_argument("--dpdk-poll", action="store_true", help="never sleep; takes a whole core")
+
+
+def transport_from(args: argparse.Namespace) -> dict[str, Any]:
+    """Returns the arguments `transport` and `dpdk` of a switch. Raises `UsageError`."""
+    from switchagg.devices.dpdk import DpdkSettings
+
+    dpdk = None
+    if args.dpdk is not None:
+        dpdk = DpdkSettings(args.dpdk, args.dpdk_mtu, args.dpdk_poll)
+    elif args.dpdk_mtu is not None or args.dpdk_poll:
+        raise UsageError("--dpdk-mtu and --dpdk-poll are for --dpdk")
+    if (dpdk is not None) != (args.transport == "dpdk"):
+        raise UsageError("--transport dpdk and --dpdk ARGUMENTS go together")
+    return {"transport": args.transport, "dpdk": dpdk}
 
 
 def add_job_size_options(parser: argparse.ArgumentParser) -> None:

@@ -18,11 +18,12 @@ from switchagg.cli.options import (
     add_macro_options,
     add_network_options,
     add_topics,
-    add_transport_option,
+    add_transport_options,
     extras,
     faults_from,
     rate_from,
     refuse_rate_and_capture,
+    transport_from,
 )
 from switchagg.errors import UsageError, require
 from switchagg.launch.signals import stop_signals
@@ -70,7 +71,7 @@ def add_parser(subparsers: Any) -> None:
     add_macro_options(p4)
     option("--host", default="127.0.0.1", help="address of this host to serve on (%(default)s)")
     option("--port", type=int, default=DEFAULT_PORT, help="UDP port, 0 any (%(default)s)")
-    add_transport_option(parser)
+    add_transport_options(parser)
     option("--capacity", type=int, default=65536, help="slots, at most 65536 (%(default)s)")
     option("--job", **REPEATABLE, type=Path, metavar="FILE.json", help="admit its jobs (repeatable)")
     p4.add_argument(
@@ -185,7 +186,7 @@ def _native_switch(args: argparse.Namespace) -> Switch:
         faults=faults_from(args),
         pcap=args.pcap,
         offload=not args.no_offload,
-        transport=args.transport,
+        **transport_from(args),
     )
 
 
@@ -244,7 +245,7 @@ class _Report:
             or "no offload"
         )
         if isinstance(switch, Switch) and switch.transport_details:
-            way = f"AF_XDP on {switch.transport_details}"
+            way = f"{'AF_XDP on ' if switch.transport == 'xdp' else ''}{switch.transport_details}"
         lines = [
             f"switch ready on {ip}:{port}, {self._args.capacity} slots, {len(jobs)} jobs, "
             f"receive buffer {switch.receive_buffer / 2**20:.1f} MB, {way}"

@@ -15,6 +15,7 @@ from switchagg.rules.planner import SkipPolicy
 from switchagg.rules.switch import DEFAULT_MEMORY
 
 if TYPE_CHECKING:
+    from switchagg.devices.dpdk import DpdkSettings
     from switchagg.emulator.faults import Faults
     from switchagg.emulator.rates import Rate
     from switchagg.emulator.switch import Switch
@@ -29,7 +30,7 @@ class EmbeddedController:
         controller_host, controller_port: address of the HTTP service; port 0 takes a free one.
         capacity: slots of the switch.
         memory: bytes that slots may take.
-        rate, faults, pcap, links, transport: passed on to the switch.
+        rate, faults, pcap, links, transport, dpdk: passed on to the switch.
         words, slots, policy: of jobs whose ranks ask for none.
         credential: the token that every request must bring; None for no authentication.
 
@@ -54,6 +55,7 @@ class EmbeddedController:
         policy: SkipPolicy | None = None,
         links: bool = True,
         transport: str = "udp",
+        dpdk: DpdkSettings | None = None,
         credential: str | None = None,
     ) -> None:
         from switchagg.emulator.switch import Switch
@@ -75,6 +77,7 @@ class EmbeddedController:
             pcap=pcap,
             links=links,
             transport=transport,
+            dpdk=dpdk,
         )
         self.switch.start()
         try:

@@ -75,6 +75,18 @@ class NativeSwitch(_Jobs):
 
         Returns how that works there. Raises `OSError` that says what was refused.
         """
+    def use_dpdk(
+        self,
+        address: str,
+        *,
+        ports: Sequence[Sequence[int]],
+        mtu: int,
+        pool: int,
+        functions: Sequence[int],
+        receive_frames: int,
+        poll: bool,
+    ) -> None:
+        """Makes `open` take packets from the ports of `switchagg.devices.dpdk`. Raises `OSError`."""
     def host_counters(self) -> dict[str, int]:
         """Datagrams that the device dropped, by reason; empty on a socket of the kernel."""
     def close(self) -> None: ...

@@ -17,6 +17,8 @@ from ipaddress import IPv4Address
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from switchagg.devices.dpdk import DpdkSettings
+from switchagg.devices.dpdk import start as start_dpdk
 from switchagg.devices.xdp import xdp_refusal
 from switchagg.emulator.faults import Faults
 from switchagg.emulator.mtu import words_at
@@ -24,12 +26,13 @@ from switchagg.emulator.rates import Rate
 from switchagg.emulator.software_switch import SoftwareSwitch
 from switchagg.errors import SwitchError, UsageError
 from switchagg.rules.slots import Address, JobEntry
+from switchagg.wire.header import max_words
 
 if TYPE_CHECKING:
     from switchagg.p4program.program import JobPlace
 
 DEFAULT_RECEIVE_BUFFER = 32 << 20
-TRANSPORTS: Final = ("udp", "xdp")
+TRANSPORTS: Final = ("udp", "xdp", "dpdk")
 _MIN_RECEIVE_BUFFER = 1 << 16
 _MAX_RECEIVE_BUFFER = 1 << 30
 
@@ -53,7 +56,9 @@ class Switch(SoftwareSwitch):
         offload: let the kernel segment and coalesce (UDP_SEGMENT, UDP_GRO), where it can.
         receive_buffer: bytes to ask the kernel for, 64 KiB..1 GiB.
         transport: "udp", or "xdp" for AF_XDP on the interface of `host`, with neither links nor offload.
-            Where the kernel refuses that, it is UDP, and `warnings` says why.
+            Where the kernel refuses that, it is UDP, and `warnings` says why. "dpdk": `host` is the address
+            that DPDK's ports have, without the kernel.
+        dpdk: how to start DPDK, for that transport only.
 
     Raises `UsageError` for a value that cannot work and `SwitchError` on other systems than Linux.
     """
@@ -71,6 +76,7 @@ class Switch(SoftwareSwitch):
         offload: bool = True,
         receive_buffer: int = DEFAULT_RECEIVE_BUFFER,
         transport: str = "udp",
+        dpdk: DpdkSettings | None = None,
     ) -> None:
         super().__init__(capacity, rate, faults, pcap)
         if not 0 <= port <= 0xFFFF:
@@ -82,11 +88,15 @@ class Switch(SoftwareSwitch):
             )
         if transport not in TRANSPORTS:
             raise UsageError(f"transport is {transport!r}; accepted: {', '.join(TRANSPORTS)}")
+        if (dpdk is not None) != (transport == "dpdk"):
+            raise UsageError(f"transport is {transport!r}, and dpdk {dpdk}; DPDK needs both")
+        self._dpdk = dpdk
         self._transport_warnings: list[str] = []
         self.transport = transport
-        """The way of packets from other hosts: "udp" or "xdp"."""
+        """The way of packets from other hosts: "udp", "xdp" or "dpdk"."""
         self.transport_details = ""
-        """Of AF_XDP: the interface, and whether its driver takes part; known from the start on."""
+        """Of AF_XDP the interface, and whether its driver takes part; of DPDK its ports."""
+        self._mtu: int | None = None  # of DPDK's ports
         self._bind = (_resolve(host), port)
         self._links = links
         self._offload = offload
@@ -97,6 +107,7 @@ class Switch(SoftwareSwitch):
 
         Raises:
             SwitchError: the port is in use, there is no permission for it, or this switch was started before.
+            NetworkError: there is no DPDK, or a port of it does not open.
             UsageError: `host` is no address of this host, or `pcap` cannot be written.
         """
         if self.transport == "xdp" and self._state == "not started":
@@ -107,6 +118,13 @@ class Switch(SoftwareSwitch):
                 self._transport_warnings.append(
                     f"packets go by UDP, for AF_XDP does not work here: {xdp_refusal(error)}"
                 )
+        if self._dpdk is not None and self._state == "not started":
+            ports = start_dpdk(self._dpdk)
+            self.transport_details, self._mtu = ports.description, ports.mtu
+            try:
+                self._native.use_dpdk(self._bind[0], **ports.native_arguments("a switch"))
+            except OSError as error:
+                raise UsageError(f"host is {self._bind[0]}: {error.strerror}") from error
         try:
             self._open(
                 self._native.open,
@@ -126,7 +144,7 @@ class Switch(SoftwareSwitch):
     @property
     def largest_words(self) -> int:
         """The largest K that fits the packets of its interface."""
-        return words_at(self.address[0])
+        return words_at(self.address[0]) if self._mtu is None else max_words(self._mtu)
 
     @property
     def receive_buffer(self) -> int:
@@ -181,7 +199,7 @@ class Switch(SoftwareSwitch):
 
     def port_counters(self) -> dict[str, int]:
         """Returns what passed the socket: packets_in, bytes_in, packets_out, bytes_out, and on the way
-        receive_calls, send_calls, refused, send_errors. Of AF_XDP also what was dropped: malformed,
+        receive_calls, send_calls, refused, send_errors. Of AF_XDP and DPDK also what was dropped: malformed,
         unaddressed, not_open, too_large.
 
         Bytes are of UDP payload, calls are system calls, and `refused` were answered with "port unreachable".

@@ -18,6 +18,7 @@ constexpr int64_t kAskNs = 20'000'000;        // between two ARP requests for a 
 constexpr size_t kMaxWaiting = 512;           // datagrams that wait for a port
 constexpr size_t kMaxNeighbours = 4096;
 constexpr uint32_t kPollEvery = 16;           // a busy port polls its sockets in one wait() of so many
+constexpr uint16_t kFirstFreePort = 49152;    // of those that RFC 6335 leaves to everybody
 constexpr uint32_t kAccounted = 2048;         // bytes that a frame which waits counts for
 
 }  // namespace
@@ -34,6 +35,15 @@ std::shared_ptr<FrameHost> FrameHost::named(const std::string& name, const std::
 }
 
 uint32_t FrameHost::receive_bytes() const { return device_->receive_frames() * kAccounted; }
+
+uint16_t FrameHost::free_port() {
+  std::lock_guard guard(lock_);
+  if (!last_port_) last_port_ = static_cast<uint16_t>(kFirstFreePort + now_ns() / 1000 % (UINT16_MAX - kFirstFreePort));
+  do {
+    last_port_ = last_port_ == UINT16_MAX ? kFirstFreePort : static_cast<uint16_t>(last_port_ + 1);
+  } while (ports_.contains(last_port_));
+  return last_port_;
+}
 
 HostCounters FrameHost::counters() {
   std::lock_guard guard(lock_);
@@ -126,28 +136,30 @@ void FrameHost::on_other(const DeviceFrame& frame) {
     return;
   }
   const FrameView view = parse_frame(frame.data, frame.size, 0);
-  const uint64_t mac = device_->mac(frame.interface);
-  if (view.malformed || (view.traffic != Traffic::arp && view.traffic != Traffic::echo)) {
+  const bool arp = view.ether_type == kArpType;
+  if (view.malformed || (!arp && view.traffic != Traffic::echo)) {
     ++counters_.malformed;
     return;
   }
-  const bool ours = (view.traffic == Traffic::arp ? view.arp_target : view.ip_destination) == ip_;
-  if (!ours) {
+  if ((arp ? view.arp_target : view.ip_destination) != ip_) {
     ++counters_.not_open;
     return;
   }
-  const bool request = view.traffic == Traffic::echo || wire::load16(frame.data + kEthernetBytes + 6) == 1;
-  if (view.traffic == Traffic::arp) {
+  if (arp) {  // a request too says who sent it; only those whom somebody has asked for are kept
     if (const auto found = neighbours_.find(view.arp_sender); found != neighbours_.end() && found->second.asked) {
       found->second.mac = load48(frame.data + kEthernetBytes + 8);
       found->second.interface = frame.interface;
       found->second.heard = now_ns();
     }
+    if (view.traffic != Traffic::arp) return;  // no request
   }
-  uint8_t* const answer = request && frame.size <= device_->largest_frame() ? device_->reserve(frame.interface, frame.size) : nullptr;
+  uint8_t* const answer = frame.size <= device_->largest_frame() ? device_->reserve(frame.interface, frame.size) : nullptr;
   if (!answer) return;
   std::memcpy(answer, frame.data, frame.size);
-  view.traffic == Traffic::arp ? answer_arp(answer, mac) : answer_echo(answer);
+  if (arp)
+    answer_arp(answer, device_->mac(frame.interface));
+  else
+    answer_echo(answer);
 }
 
 void FrameHost::ask(uint32_t ip, Neighbour& neighbour, int64_t now) {

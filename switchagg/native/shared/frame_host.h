@@ -48,6 +48,7 @@ class FrameHost {
 
   FrameDevice& device() { return *device_; }
   uint32_t ip() const { return ip_; }
+  uint16_t free_port();            // of no endpoint that is open; another one each time
   uint32_t receive_bytes() const;  // of datagrams that can wait, as a socket's buffer is counted
   HostCounters counters();
   DeviceCounters device_counters();
@@ -80,6 +81,7 @@ class FrameHost {
   std::unordered_map<uint32_t, Neighbour> neighbours_;
   std::vector<DeviceFrame> arrived_, unwanted_;
   HostCounters counters_;
+  uint16_t last_port_ = 0;
 };
 
 class DatagramPort : public Port {

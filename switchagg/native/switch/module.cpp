@@ -420,6 +420,13 @@ void bind_switch(nb::class_<NativeSwitch>& bound) {
       .def("open", &NativeSwitch::open, "address"_a, nb::kw_only(), "receive_buffer"_a, "offload"_a, "rate"_a.none(),
            "faults"_a.none(), "capture"_a, "links"_a)
       .def("use_xdp", &NativeSwitch::use_xdp, "address"_a)
+      .def(
+          "use_dpdk",
+          [](NativeSwitch& self, const std::string& address, const std::vector<std::vector<int64_t>>& ports, uint32_t mtu,
+             uint64_t pool, const std::vector<int64_t>& functions, uint32_t receive_frames, bool poll) {
+            self.use_dpdk(address, dpdk_settings(ports, mtu, pool, functions, receive_frames, poll));
+          },
+          "address"_a, nb::kw_only(), "ports"_a, "mtu"_a, "pool"_a, "functions"_a, "receive_frames"_a, "poll"_a)
       .def("host_counters", &host_counters)
       .def("close",
            [](NativeSwitch& self) {
@@ -428,11 +435,11 @@ void bind_switch(nb::class_<NativeSwitch>& bound) {
            })
       .def("abandon", &NativeSwitch::abandon)
       .def_prop_ro("in_own_process", &NativeSwitch::in_own_process)
-      .def_prop_ro("address", [](NativeSwitch& self) { return to_address(self.udp().local()); })
+      .def_prop_ro("address", [](NativeSwitch& self) { return to_address(self.local()); })
       .def_prop_ro("receive_buffer", [](NativeSwitch& self) { return self.receive_buffer(); })
       .def_prop_ro("link_name", &NativeSwitch::link_name)
-      .def_prop_ro("gso", [](NativeSwitch& self) { return self.udp().gso(); })
-      .def_prop_ro("gro", [](NativeSwitch& self) { return self.udp().gro(); })
+      .def_prop_ro("gso", [](NativeSwitch& self) { return self.udp() && self.udp()->gso(); })
+      .def_prop_ro("gro", [](NativeSwitch& self) { return self.udp() && self.udp()->gro(); })
       .def_prop_ro("failure", [](NativeSwitch& self) { return without_gil([&] { return self.loop().failure(); }); })
       .def("remove_job",
            [](NativeSwitch& self, int64_t job) {

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "switchagg/native/shared/dpdk_device.h"
 #include "switchagg/native/shared/frame_host.h"
 #include "switchagg/native/shared/udp_port.h"
 #include "switchagg/native/shared/xdp_device.h"
@@ -70,6 +71,12 @@ class NativeSwitch {
     });
   }
 
+  // open() then takes packets from the process's DPDK ports, whose address this is; and no links.
+  void use_dpdk(const std::string& address, const DpdkSettings& settings) {
+    const Endpoint local = to_endpoint({address, 0});
+    without_gil([&] { host_ = dpdk_host(local.ip, settings); });
+  }
+
   // Takes over `capture`, the descriptor of a file or -1, even if this throws.
   void open(const Address& address, int receive_buffer, bool offload, const std::optional<RateSettings>& rate,
             const std::optional<FaultSettings>& faults, int capture, bool links) {
@@ -79,10 +86,12 @@ class NativeSwitch {
     options.receive_buffer = receive_buffer;
     options.offload = offload;
     without_gil([&] {
-      auto udp = std::make_unique<UdpPort>(options);
+      std::unique_ptr<UdpPort> udp;
+      if (!host_ || host_->device().shared_with_kernel()) udp = std::make_unique<UdpPort>(options);
       udp_ = udp.get();
       if (host_) {
-        const Endpoint local = udp->local();
+        Endpoint local = udp ? udp->local() : options.bind;
+        if (!local.port) local.port = host_->free_port();
         port_ = std::make_unique<DatagramPort>(host_, udp, local, std::nullopt);
       } else if (links) {
         wrap(hub_, std::make_unique<HubPort>(std::move(udp), [this](uint16_t job, Endpoint worker, uint32_t token) {
@@ -167,11 +176,12 @@ class NativeSwitch {
     return *loop_;
   }
   bool in_own_process() const { return loop_->in_own_process(); }
-  const UdpPort& udp() const {
-    if (!udp_) throw std::runtime_error("not open");
-    return *udp_;
+  const UdpPort* udp() const { return udp_; }  // nullptr on DPDK, and before open()
+  Endpoint local() const { return port_ ? port_->local() : Endpoint{}; }
+  uint32_t receive_buffer() const {
+    if (host_) return host_->receive_bytes();
+    return udp_ ? static_cast<uint32_t>(udp_->receive_buffer()) : 0;
   }
-  uint32_t receive_buffer() const { return host_ ? host_->receive_bytes() : static_cast<uint32_t>(udp().receive_buffer()); }
   const std::shared_ptr<FrameHost>& host() const { return host_; }
   EtherPort& ether() {
     loop();

@@ -10,6 +10,7 @@
 #include <memory>
 #include <system_error>
 
+#include "switchagg/native/shared/dpdk_device.h"
 #include "switchagg/native/shared/frame_host.h"
 #include "switchagg/native/shared/kernel_choice.h"
 #include "switchagg/native/shared/udp_port.h"
@@ -54,6 +55,11 @@ class Socket {
     gso = port_->gso();
     gro = port_->gro();
   }
+  // An endpoint on the process's DPDK ports, without a socket of the kernel. Throws std::system_error.
+  Socket(uint32_t ip, const DpdkSettings& settings) : gso(false), gro(false), host_(dpdk_host(ip, settings)) {
+    local = {ip, host_->free_port()};
+    receive_buffer_bytes = static_cast<int>(host_->receive_bytes());
+  }
   // From now on take() returns a port through AF_XDP on the interface that has the socket's address. Throws std::system_error
   // that says what was refused; the socket is then as before.
   std::string use_xdp() {
@@ -64,11 +70,13 @@ class Socket {
   }
   // Returns a port to the switch: through shared memory if the admission names a link, else by AF_XDP or UDP.
   std::unique_ptr<Port> take(const Admission& admission) {
-    if (!port_) throw nb::value_error("this socket is closed or belongs to an engine already");
+    if (!port_ && !host_) throw nb::value_error("this socket is closed or belongs to an engine already");
     if (admission.link.empty()) {
       if (host_) {
-        port_->connect(admission.switch_at);
-        return std::make_unique<DatagramPort>(host_, port_, local, admission.switch_at, wire::kHeaderBytes + 4 * admission.words);
+        if (port_) port_->connect(admission.switch_at);
+        auto made = std::make_unique<DatagramPort>(host_, port_, local, admission.switch_at, wire::kHeaderBytes + 4 * admission.words);
+        host_.reset();
+        return made;
       }
       port_->connect(admission.switch_at);
       return std::move(port_);
@@ -91,8 +99,8 @@ class Socket {
   bool gso, gro;
 
  private:
-  std::unique_ptr<UdpPort> port_;
-  std::shared_ptr<FrameHost> host_;
+  std::unique_ptr<UdpPort> port_;    // nullptr on DPDK
+  std::shared_ptr<FrameHost> host_;  // nullptr on UDP
 };
 
 template <typename T>
@@ -191,18 +199,6 @@ auto with_os_errors(Function&& function) {
   try {
     return function();
   } catch (const std::system_error& error) {
-    errno = error.code().value();
-    PyErr_SetFromErrno(PyExc_OSError);
-    throw nb::python_error();
-  }
-}
-
-// The same, with the error's own words in place of the system's.
-template <typename Function>
-auto with_device_errors(Function&& function) {
-  try {
-    return function();
-  } catch (const std::system_error& error) {
     const nb::object value = nb::module_::import_("builtins").attr("OSError")(error.code().value(), error.what());
     PyErr_SetObject(value.type().ptr(), value.ptr());
     throw nb::python_error();
@@ -265,9 +261,19 @@ NB_MODULE(_native, m) {
       .def_ro("receive_buffer", &Socket::receive_buffer_bytes)
       .def_ro("gso", &Socket::gso)
       .def_ro("gro", &Socket::gro)
+      .def_static(
+          "on_dpdk",
+          [](uint32_t ip, const std::vector<std::vector<int64_t>>& ports, uint32_t mtu, uint64_t pool,
+             const std::vector<int64_t>& functions, uint32_t receive_frames, bool poll) {
+            return with_os_errors([&] {
+              return new Socket(ip, dpdk_settings(ports, mtu, pool, functions, receive_frames, poll));
+            });
+          },
+          "ip"_a, nb::kw_only(), "ports"_a, "mtu"_a, "pool"_a, "functions"_a, "receive_frames"_a, "poll"_a,
+          nb::rv_policy::take_ownership)
       .def("use_xdp",
            [](Socket& self) {
-             return with_device_errors([&] {
+             return with_os_errors([&] {
                nb::gil_scoped_release release;
                return self.use_xdp();
              });

@@ -45,8 +45,17 @@ def why_no_xdp() -> str:
 
 def alone(module: str, *arguments: str, timeout: float = 120, namespace: tuple[str, ...] = ALONE) -> Any:
     """Runs a module of the tests in namespaces of its own; the JSON of its last line."""
+    return _last_line(["unshare", *namespace], module, arguments, timeout)
+
+
+def process(module: str, *arguments: str, timeout: float = 120) -> Any:
+    """Runs a module of the tests in a process of its own; the JSON of its last line."""
+    return _last_line([], module, arguments, timeout)
+
+
+def _last_line(before: list[str], module: str, arguments: tuple[str, ...], timeout: float) -> Any:
     run = subprocess.run(
-        ["unshare", *namespace, sys.executable, "-m", module, *arguments],
+        [*before, sys.executable, "-m", module, *arguments],
         capture_output=True, text=True, check=False, timeout=timeout, cwd=REPOSITORY,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(REPOSITORY), *sys.path])},
     )  # fmt: skip
