@@ -14,6 +14,10 @@ import switchagg
 from switchagg.errors import SwitchAggError, UsageError
 
 GROUPS: Final = {
+    "begin": {
+        "doctor": ("doctor", "say what this computer can do, and what is in the way"),
+        "predict": ("predict", "expect time and bytes of an all-reduce, beside ring and tree"),
+    },
     "train": {
         "demo": ("demo", "train a language model through the software switch, and write a report"),
         "run": ("run", "start n local processes with a switch between them"),
