@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
 from switchagg.control.jobs import effects
 from switchagg.control.jobs.job import Generation, Job, Member, Placement, init_packets
@@ -14,6 +14,8 @@ from switchagg.control.jobs.switch_pool import SwitchPool
 from switchagg.control.jobs.switch_resources import SlotRange
 from switchagg.errors import AdmissionError
 from switchagg.rules.slots import JobEntry, ParentEntry, WorkerEntry
+
+FIRST_SIGN: Final = 5.0  # seconds that a member has at least for its first sign of life
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +127,8 @@ class JobLifecycle:
                 interval=min(1.0, job.deadline / 5),
             )
             if former is None:
-                self._table.liveness.watch(member.cookie, job.deadline, now)
+                # It hears of its admission when the store has that.
+                self._table.liveness.watch(member.cookie, job.deadline, now, grace=FIRST_SIGN)
                 self._effects.add(effects.AnswerJoin(member))
             else:
                 member.former, member.replays = former.token, first_packet is not None

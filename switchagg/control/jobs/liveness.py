@@ -30,7 +30,7 @@ class Liveness:
         clock = self._clocks.get(cookie)
         if clock is not None:
             clock.heard = max(clock.heard, now)
-            clock.expires = max(clock.expires, clock.heard + clock.deadline)
+            clock.expires = clock.heard + clock.deadline
 
     def hurry(self, cookie: bytes, expires: float) -> None:
         """Lets a member's silence last until `expires` at most. Ignores members that are not watched."""

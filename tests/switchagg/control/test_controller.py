@@ -105,6 +105,7 @@ def test_a_silent_member_is_lost_after_its_deadline(controller: Controller, driv
     cookies = [bytes.fromhex(line.wait()["heartbeat"]["cookie"]) for line in lines]
     stop = time.monotonic() + 60
     assert not controller.heartbeat(b"x" * 16, 1, FIELDS)
+    assert controller.heartbeat(cookies[1], 1, FIELDS)
     sequence = 0
     while not lines[0].of("lost"):
         sequence += 1

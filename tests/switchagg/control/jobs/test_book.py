@@ -455,3 +455,17 @@ def test_a_described_job_is_found() -> None:
     job: Job = run(jobs)[0].job
     assert jobs.table.find("me", "a", job.id) is job
     assert jobs.table.find("me", "a", job.id + 1) is None
+
+
+def test_a_member_hears_of_its_admission_before_its_silence_counts() -> None:
+    """The store may take seconds to keep that the job runs; the members are told then."""
+    jobs = book()
+    members = run(jobs, on_loss=OnLoss.fail, deadline=1.0)
+    jobs.tick(3.0)
+    assert [member.state for member in members] == [MemberState.joined] * 2
+    for member in members:
+        jobs.heard(member.cookie, 3.5)
+    jobs.tick(4.4)
+    assert [member.state for member in members] == [MemberState.joined] * 2
+    jobs.tick(4.6)
+    assert [member.state for member in members] == [MemberState.lost] * 2

@@ -51,6 +51,9 @@ def test_grace_is_for_the_first_time_only() -> None:
     clocks.heard(b"a", 4.9)
     assert clocks.overdue(5.8) == []
     assert clocks.overdue(5.9) == [(b"a", 1.0)]
+    clocks.watch(b"b", 1.0, 10.0, grace=5.0)
+    clocks.heard(b"b", 10.5)
+    assert clocks.overdue(11.5) == [(b"b", 1.0)]
 
 
 def test_who_could_not_listen_forgives() -> None:
