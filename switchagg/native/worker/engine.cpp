@@ -363,8 +363,8 @@ void Engine::begin(Collective& c) {
   // Every header before this one has its RESULT, the same at all ranks, so all settle the call alike.
   Policy::resolve(c.call, policy_);
   // Checks are of words that every rank has.
-  c.call.directed = c.call.part > 0 && !c.call.memory && c.call.count >= kLeastDirected && !admission_.receivers.empty() &&
-                    !checked_;
+  c.call.directed = !checked_ && !c.call.memory && !admission_.receivers.empty() && c.call.count >= kLeastDirected &&
+                    c.call.part > 0 && c.call.reader + (c.call.count - 1) / c.call.part < c.call.workers;
   c.call.policy = policy_sent_;
   c.call.nontemporal = (c.call.out_end - c.call.out_begin) * c.call.element_bytes() >= kNontemporal;
   const uint64_t each = c.call.kind == Kind::no_op ? std::max<uint64_t>(c.call.count, 1)
