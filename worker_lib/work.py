@@ -228,6 +228,15 @@ class Work:
             self._in_engine(self._wait_at_most, native, seconds)
         return self.done()
 
+    def _begin(self, seconds: float) -> None:
+        """Runs the engine in this thread until the collective has begun or ended, for at most `seconds`."""
+        limit = self._state.runtime.monotonic() + seconds
+        while not self.done() and self._state.runtime.monotonic() < limit:
+            native, engine = self._native, self._state.engine
+            if native is None or engine is None or engine.begun > native.call_number:
+                return
+            self._drive(0.05)
+
     def _wait_for_end(self, engine: _native.Engine, native: _native.Collective, timeout: float | None) -> int:
         state = self._state
         now = state.runtime.monotonic()

@@ -27,6 +27,7 @@ from worker_lib.session import Session
 from worker_lib.work import Work
 
 _LOOK: Final = 0.25  # seconds between two looks at the mark
+_PARTING: Final = 10.0  # seconds for marks to be put before this rank leaves
 _REASON: Final = 1.0  # seconds for the mark to say why gloo failed
 _WITHOUT_SWITCH: Final = (SwitchError, NetworkError, SessionBrokenError)  # gloo works without it
 
@@ -82,7 +83,13 @@ class GlooCalls:
             part.read()
 
     def close(self) -> None:
-        """Logs a mismatch of which no operation was left to tell, at the group's end."""
+        """Puts the marks that others need, and logs a mismatch of which no operation was left to tell.
+
+        A mark may wait for ranks that are late with an operation before, which gloo has ended here.
+        """
+        limit = time.monotonic() + _PARTING
+        for part in list(self._unread):
+            part.put(limit - time.monotonic())
         try:
             self.read()
         except MismatchError as error:
@@ -117,6 +124,11 @@ class GlooPart:
         """True if `wait` would return or raise at once."""
         mark = self._mark if self._of_all else None
         return bool(self._work.is_completed()) and (mark is None or mark.done())
+
+    def put(self, seconds: float) -> None:
+        """Waits until the other ranks can do without this one, for at most `seconds`."""
+        if self._mark is not None:
+            self._mark._begin(seconds)
 
     def read(self) -> None:
         """Raises what the mark says about other ranks, if it has ended."""

@@ -19,9 +19,10 @@ import torch.distributed as dist
 import worker_lib
 import worker_lib.torch
 from switchagg.control.client import ControllerClient
+from switchagg.control.embedded import EmbeddedController
 from tests.seeds import seed_of_this_run
 from tests.waiting import eventually
-from tests.worker_lib.harness import in_threads
+from tests.worker_lib.harness import in_threads, together
 from tests.worker_lib.torch import worlds
 from tests.worker_lib.torch.worlds import OWN_SWITCH, attempt, rest, run
 from worker_lib.torch import Options, SwitchGroup, gloo
@@ -559,7 +560,7 @@ class _EndsAfterTheTimeout:
 def _ends_after_the_timeout(error: str) -> None:
     session = dist.group.WORLD.session
     work = _EndsAfterTheTimeout(error)
-    gloo.GlooCalls(session).start("a test", None, lambda: work).wait(20.0)
+    gloo.gloo.GlooCalls(session).start("a test", None, lambda: work).wait(20.0)
 
 
 @pytest.mark.parametrize("error", ["", "Connection closed by peer"])
@@ -625,6 +626,29 @@ def test_ranks_that_call_gloo_and_the_switch_are_told_at_once(
         assert said.startswith("ranks called different things")
         assert f"ank {rank} called " in said
         assert ("through gloo" in said) == refuses
+
+
+class _Ended:
+    """The Work of an operation that has ended."""
+
+    def is_completed(self) -> bool:
+        return True
+
+    def wait(self, timeout: timedelta | None = None) -> None:
+        pass
+
+
+def test_a_rank_puts_its_marks_before_it_leaves() -> None:
+    def rank(session: worker_lib.Session) -> None:
+        calls = gloo.GlooCalls(session)
+        part = calls.start("a gather", None, _Ended, of_all=session.rank == 0)
+        if session.rank == 0:
+            part.wait()
+        calls.close()
+
+    with EmbeddedController() as host:
+        for _ in range(5):  # the thread that puts marks by itself may be as fast as the end
+            together(host.url, 2, rank)
 
 
 def _other_operations(calls: tuple[Callable[[], Any], Callable[[], Any]], waits: bool) -> str:
