@@ -39,7 +39,7 @@ def load() -> dict[str, Experiment]:
 
 
 def chosen(names: list[str]) -> list[Experiment]:
-    """The experiments of these names, or every one for ``all``, each once.
+    """The experiments of these names, or for ``all`` every one but those that take longer, each once.
 
     Raises:
         UsageError: there is none of a name, or no name was given.
@@ -50,4 +50,4 @@ def chosen(names: list[str]) -> list[Experiment]:
     for name in names:
         if name != "all" and name not in known:
             raise UsageError(f"there is no experiment {name}; accepted: all, {', '.join(known)}")
-    return [each for each in known.values() if each.name in names or "all" in names]
+    return [each for each in known.values() if each.name in names or ("all" in names and each.in_all)]

@@ -121,7 +121,7 @@ def distance_plot(name: str, title: str, solutions: Mapping[str, Solution], x: s
 
 
 def make_task(
-    problem: Mapping[str, Any], workers: int, order: str, *, shared_minimizer: bool = False
+    problem: Mapping[str, Any], workers: int, order: str, *, shared_minimizer: bool = False, seed: int = 0
 ) -> Task:
     """A data set as a problem of `workers` workers, with its optimum.
 
@@ -130,10 +130,11 @@ def make_task(
         order: of the split of samples; see `problems.split`. ``"half"``: every other sample as with
             ``"sorted"``, the rest at random.
         shared_minimizer: give every worker the same minimizer, by targets made to fit.
+        seed: of splits and of that minimizer.
     """
-    parts = _parts(problem, order, workers, shared_minimizer)
+    parts = _parts(problem, order, workers, shared_minimizer, seed)
     # A shared minimizer is known by construction; Newton's method finds the others.
-    x = _hidden(parts[0].dim) if shared_minimizer else optimum(parts, tolerance=OPTIMUM_TOLERANCE)
+    x = _hidden(parts[0].dim, seed) if shared_minimizer else optimum(parts, tolerance=OPTIMUM_TOLERANCE)
     if shared_minimizer:
         assert np.linalg.norm(mean_gradient(parts, x)) < OPTIMUM_TOLERANCE
     spread = float(np.sqrt(np.mean([np.square(p.gradient(x)).sum() for p in parts])))
@@ -244,15 +245,17 @@ def _stored(folder: str, number: int, task: Task) -> dict[str, Any]:
     return {"file": number, "ridge": isinstance(first, RidgeRegression), "l2": first.l2, "l1": first.l1}
 
 
-def _parts(problem: Mapping[str, Any], order: str, workers: int, shared_minimizer: bool) -> list[Regression]:
+def _parts(
+    problem: Mapping[str, Any], order: str, workers: int, shared_minimizer: bool, seed: int
+) -> list[Regression]:
     whole = data.problem(**problem)
     if shared_minimizer:
         assert isinstance(whole, RidgeRegression)
-        whole = sharing_minimizer(whole, _hidden(whole.dim))
+        whole = sharing_minimizer(whole, _hidden(whole.dim, seed))
     if order != "half":
-        return split(whole, workers, order=order)
+        return split(whole, workers, order=order, seed=seed)
     by_target = np.argsort(whole.targets, kind="stable")
-    rest = np.random.default_rng(1).permutation(by_target[1::2])
+    rest = np.random.default_rng(1 + seed).permutation(by_target[1::2])
     pieces = zip(np.array_split(by_target[::2], workers), np.array_split(rest, workers), strict=True)
     return [
         replace(whole, features=whole.features[i], targets=whole.targets[i])
@@ -260,9 +263,9 @@ def _parts(problem: Mapping[str, Any], order: str, workers: int, shared_minimize
     ]
 
 
-def _hidden(dim: int) -> Array:
+def _hidden(dim: int, seed: int) -> Array:
     """The minimizer that all workers share."""
-    return np.random.default_rng(1).standard_normal(dim)
+    return np.random.default_rng(1 + seed).standard_normal(dim)
 
 
 def _run(

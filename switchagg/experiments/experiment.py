@@ -72,6 +72,7 @@ class Experiment:
         run: measures. The runner starts its ranks, and has the seed and whether the short form is wanted.
         needs: modules that must be installed, such as ``("sklearn",)``.
         order: position in `all` and the report; the same for all of a subject.
+        in_all: False for one that takes long, and runs by its name only.
     """
 
     name: str
@@ -81,6 +82,7 @@ class Experiment:
     run: Callable[[Runner], Outcome]
     needs: tuple[str, ...] = ()
     order: int = 100
+    in_all: bool = True
 
     def missing(self) -> str | None:
         """A line that names a package to install first; None where nothing is missing."""

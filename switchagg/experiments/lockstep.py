@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from worker_lib.compress import Message, Round
-
 if TYPE_CHECKING:
-    from worker_lib.compress import Compressor
+    from worker_lib.compress import Compressor, Message
 
 Array = npt.NDArray[Any]
 
@@ -32,11 +30,15 @@ class Lockstep:
     """
 
     def __init__(self, make: Callable[[], Compressor], workers: int) -> None:
+        from worker_lib.compress import Round
+
         self._each = [(make(), Round(rank, workers)) for rank in range(workers)]
         self.bits = 0
 
     def mean(self, xs: Sequence[Array]) -> Array:
         """Returns the average that an all-reduce of these vectors gives, by rank 0's decoder."""
+        from worker_lib.compress import Message
+
         every = [(c, round, x) for (c, round), x in zip(self._each, xs, strict=True)]
         for c, round, x in every:
             c.prepare(x.size, round)

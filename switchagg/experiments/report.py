@@ -222,12 +222,14 @@ def markdown(told: Mapping[str, Any]) -> str:
     """Results as Markdown, for docs/experiments.md: a table of all claims, then a section for each.
 
     Args:
-        told: contents of a results.json.
+        told: contents of a results.json. ``"pictures"`` of an experiment, if there are any, are shown from
+            the folder images, with as many tables. ``"names"`` stands in the command; all by default.
     """
     experiments: Mapping[str, Any] = told["experiments"]
     computer = told["machine"]
     others = max((each["others"] for each in experiments.values()), default=0.0)
-    command = f"switchagg experiment all{' --quick' if told['quick'] else ''} --seed {told['seed']}"
+    names = told.get("names", "all")
+    command = f"switchagg experiment {names}{' --quick' if told['quick'] else ''} --seed {told['seed']}"
     cpu = str(computer["cpu"]).replace("|", "\\|")
     verdicts = [
         (f"[{each['title']}](#{name})", each["verdict"], round(each["seconds"]))
@@ -252,7 +254,9 @@ def markdown(told: Mapping[str, Any]) -> str:
             for check in each["checks"]
         ]
         lines += markdown_table(("", "statement", "measured"), checks)
-        for table in each["tables"][:1]:
+        for picture in each.get("pictures", ()):
+            lines += ["", f"![{each['title']}: {picture}](images/{name}-{picture}.png)"]
+        for table in each["tables"][: len(each.get("pictures", ())) or 1]:
             lines += ["", table["title"] + ":", "", *markdown_table(table["headings"], table["rows"])]
             if table["note"]:
                 lines += ["", table["note"]]

@@ -28,7 +28,7 @@ def run(runner: Runner) -> Outcome:
     asked: list[tuple[Task, list[dict[str, Any]]]] = []
     found: dict[tuple[str, str], Solution] = {}
     for order in ORDERS:
-        task = tasks[order] = convex.make_task(PROBLEM, WORKERS, order)
+        task = tasks[order] = convex.make_task(PROBLEM, WORKERS, order, seed=runner.seed)
         target = REACHED * task.scale
         common = {"method": "diana", "steps": steps, "compressor": compressor}
         runs: list[dict[str, Any]] = [

@@ -247,6 +247,7 @@ def run(runner: Runner) -> Outcome:
             "in each; how many fewer depends on L / mu. The last problem shows where that ends: where it is "
             "well conditioned, gradient descent needs no more. Accelerated gradient descent is no part of "
             "the claim; full-precision GADMM does not always beat it.",
+            "Data and splits are fixed, sorted by target: the seed draws chains and roundings.",
             "GADMM's rho is the best of three multiples of sqrt(L mu); the papers tune theirs too. LAG-WK "
             "has its authors' constants; dual averaging is shown at three rates, in units of 1 / L.",
         ],

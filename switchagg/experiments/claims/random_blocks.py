@@ -24,8 +24,8 @@ def run(runner: Runner) -> Outcome:
     tau = 1 / WORKERS
     steps = 60 if runner.quick else 4000
     problem = {**PROBLEM, "seed": runner.seed, **({"pairs": 60} if runner.quick else {})}
-    shared = convex.make_task(problem, WORKERS, "sorted", shared_minimizer=True)
-    apart = convex.make_task(problem, WORKERS, "sorted")
+    shared = convex.make_task(problem, WORKERS, "sorted", shared_minimizer=True, seed=runner.seed)
+    apart = convex.make_task(problem, WORKERS, "sorted", seed=runner.seed)
 
     def plan(
         name: str, method: str, tau: float, draw: str, bits: int, target: float | None
