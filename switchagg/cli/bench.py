@@ -37,6 +37,7 @@ def add_parser(subparsers: Any) -> None:
     kinds = bench.add_subparsers(dest="benchmark", required=True, metavar="BENCHMARK")
     for add, measure in (
         (_add_allreduce, _allreduce), (_add_ddp, _ddp), (_add_fsdp, _fsdp), (_add_policy, _policy),
+        (_add_io, _io),
     ):  # fmt: skip
         parser = add(kinds)
         parser.set_defaults(measure=measure)
@@ -204,6 +205,21 @@ def settings_from(args: argparse.Namespace) -> Settings:
     )
 
 
+def _add_io(kinds: Any) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = kinds.add_parser(
+        "io",
+        help="packets a second of each transport, with the floor beside it",
+        description="Packets, bytes and processor time of each transport, each way, between two network "
+        "namespaces of this host; beside each a bare loop without our code. Needs root.",
+    )
+    option = parser.add_argument
+    option("--transport", default="", help="a list: udp-single,udp,xdp,dpdk-af_packet,dpdk-memif (all)")
+    option("--words", type=int, default=352, help="of a packet, 16 to 364 (%(default)s)")
+    option("--seconds", type=float, default=0.5, help="of each measurement (%(default)s)")
+    option("--repeat", type=int, default=3, help="of everything, in turns; medians are shown (%(default)s)")
+    return parser
+
+
 def run(args: argparse.Namespace) -> int:
     """Measures, prints the table, writes the JSON.
 
@@ -286,6 +302,16 @@ def _policy(args: argparse.Namespace) -> _Outcome:
     if not outcome.exact:
         print("results differed between settings or ranks", file=sys.stderr)
     return policy.table(outcome), policy.to_json(settings, outcome), outcome.exact
+
+
+def _io(args: argparse.Namespace) -> _Outcome:
+    from switchagg.bench import io
+    from switchagg.bench.grid import parse_list
+
+    given = parse_list(args.transport, "transport", str) if args.transport else io.TRANSPORTS
+    settings = io.Settings(given, **chosen(args, "words", "seconds", "repeat"))
+    figures, missing = io.measure(settings)
+    return io.table(figures, missing).text(), io.as_json(figures), bool(figures)
 
 
 def _numbers(text: str, name: str) -> tuple[float, ...]:

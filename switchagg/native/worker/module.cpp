@@ -17,6 +17,7 @@
 #include "switchagg/native/shared/xdp_device.h"
 #include "switchagg/native/worker/engine.h"
 #include "switchagg/native/worker/heartbeat.h"
+#include "switchagg/native/worker/io_bench.h"
 #include "switchagg/native/worker/link_port.h"
 
 namespace nb = nanobind;
@@ -87,6 +88,12 @@ class Socket {
     shape.entries = std::max(link::Shape::kMinEntries, 4 * admission.slots);
     shape.memory_bytes = uint64_t{admission.slots} * shape.packet_bytes;
     return std::make_unique<LinkPort>(port_, admission.link, admission.switch_at, admission.job, admission.token, shape);
+  }
+  // Sends to `to`, or without one receives, as fast as it goes; the socket is closed then. See io_bench.h.
+  IoFigures measure(std::optional<Endpoint> to, uint32_t bytes, uint32_t batch, int64_t ns, bool bare) {
+    auto host = std::move(host_);
+    if (to) return send_for(std::move(port_), host, local, *to, bytes, batch, ns, bare);
+    return receive_for(std::move(port_), host, local, ns, bare);
   }
   void use_udp() { host_.reset(); }
   void close() {
@@ -278,6 +285,18 @@ NB_MODULE(_native, m) {
                return self.use_xdp();
              });
            })
+      .def(
+          "measure",
+          [](Socket& self, std::optional<std::tuple<uint32_t, uint16_t>> to, uint32_t bytes, uint32_t batch, int64_t ns, bool bare) {
+            std::optional<Endpoint> peer;
+            if (to) peer = Endpoint{std::get<0>(*to), std::get<1>(*to)};
+            const IoFigures f = with_os_errors([&] {
+              nb::gil_scoped_release release;
+              return self.measure(peer, bytes, batch, ns, bare);
+            });
+            return std::make_tuple(f.packets, f.bytes, f.wall_ns, f.processor_ns);
+          },
+          "to"_a.none(), "bytes"_a, "batch"_a, "ns"_a, "bare"_a)
       .def("use_udp", &Socket::use_udp)
       .def("close", &Socket::close);
 
