@@ -302,6 +302,9 @@ COMMANDS = [
     ["undrain", "--switch", "a"],
     ["evict", "a"],
     ["job", "create", "a", "--world-size", "2"],
+    ["job", "list"],
+    ["job", "drain", "a"],
+    ["job", "evict", "a"],
 ]
 
 
@@ -325,6 +328,23 @@ def test_without_a_controller(line: list[str], say: Said, monkeypatch: pytest.Mo
     monkeypatch.delenv("SWITCHAGG_CONTROLLER", raising=False)
     assert say(*line, status=2) == ""
     assert "no controller named: give --controller http://host:port or set SWITCHAGG_CONTROLLER" in say.err
+
+
+def test_verbs_of_job_do_what_the_short_commands_do(fake: FakeController, say: Said) -> None:
+    fake.jobs = [job("a"), job("b")]
+    fake.answer = job("a")
+    for verb, short in (
+        ("list", "jobs"),
+        ("show a", "jobs a"),
+        ("drain a", "drain a"),
+        ("evict a", "evict a"),
+    ):
+        calls = len(fake.calls)
+        answers = [say(*line.split(), "--json") for line in (f"job {verb}", short)]
+        assert [each is not None for each in map(json.loads, answers)] == [True, True]
+        made = fake.calls[calls:]
+        assert made[: len(made) // 2] == made[len(made) // 2 :]
+    assert len(fake.calls) == 4
 
 
 def test_strangers_words_do_not_reach_the_terminal(fake: FakeController, say: Said) -> None:
