@@ -1,6 +1,7 @@
 // A program with a stack of its own, which stops where it waits and goes on when it is told to.
 #pragma once
 
+#include <setjmp.h>
 #include <sys/mman.h>
 #include <ucontext.h>
 
@@ -17,11 +18,11 @@ class Fiber {
   static constexpr size_t kStackBytes = 256 << 10;
 
   explicit Fiber(std::function<void()> program) : program_(std::move(program)), stack_(take_stack()) {
-    getcontext(&own_);
-    own_.uc_stack.ss_sp = stack_;
-    own_.uc_stack.ss_size = kStackBytes;
-    own_.uc_link = nullptr;
-    makecontext(&own_, reinterpret_cast<void (*)()>(&Fiber::enter), 0);
+    getcontext(&first_);
+    first_.uc_stack.ss_sp = stack_;
+    first_.uc_stack.ss_size = kStackBytes;
+    first_.uc_link = nullptr;
+    makecontext(&first_, reinterpret_cast<void (*)()>(&Fiber::enter), 0);
   }
   ~Fiber() { free_stacks().push_back(stack_); }
   Fiber(const Fiber&) = delete;
@@ -30,14 +31,18 @@ class Fiber {
   // Runs the program until it waits or ends. Throws what the program has thrown.
   void go_on() {
     Fiber* const outer = std::exchange(current(), this);
-    swapcontext(&outside_, &own_);
+    if (!_setjmp(outside_)) {
+      if (begun_) _longjmp(own_, 1);
+      begun_ = true;
+      setcontext(&first_);
+    }
     current() = outer;
     if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
   }
   // In the program: returns to go_on().
   static void pause() {
     Fiber& fiber = *current();
-    swapcontext(&fiber.own_, &fiber.outside_);
+    if (!_setjmp(fiber.own_)) _longjmp(fiber.outside_, 1);
   }
   bool ended() const { return ended_; }
 
@@ -74,9 +79,10 @@ class Fiber {
 
   std::function<void()> program_;
   void* const stack_;
-  ucontext_t own_, outside_;
+  ucontext_t first_;       // where the program begins
+  jmp_buf own_, outside_;  // from then on: swapcontext would make system calls
   std::exception_ptr error_;
-  bool ended_ = false;
+  bool begun_ = false, ended_ = false;
 };
 
 }  // namespace simulation

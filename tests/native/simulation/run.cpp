@@ -236,7 +236,8 @@ class Job {
         const Worker& worker = *workers_[rank];
         if (i >= worker.done) continue;
         const Task& task = worker.tasks[i];
-        if (!first) check_values(shape_.calls[i], task, rank);
+        const bool known = expected && hashes.size() < expected->size();  // the bits are compared instead
+        if (!first && !known) check_values(shape_.calls[i], task, rank);
         if (first && task.out != first->out) fail(name(i, rank) + " has other bits than another rank");
         if (!first) first = &task;
       }
