@@ -26,6 +26,17 @@ CALLS: Final[tuple[dict[str, Any], ...]] = (
     {"blocks": "dense", "scattered": True},
     {"blocks": "dense", "accuracy": "exact", "scattered": True},
 )
+# Two trees: the left half of the ranks has two leaves under the first root.
+TREES: Final = {
+    "root": "host=127.9.0.0/24",
+    "left": "parent=root&host=127.0.1.0/24",
+    "other_left": "parent=root&host=127.0.1.0/24",
+    "right": "parent=root&host=127.0.2.0/24",
+    "second_root": "host=127.9.0.0/24",
+    "second_left": "parent=second_root&host=127.0.1.0/24",
+    "second_right": "parent=second_root&host=127.0.2.0/24",
+}
+VICTIMS: Final = ("switch", "leaf", "root")
 
 
 @dataclass(frozen=True)
@@ -37,6 +48,7 @@ class Kill:
         switch: the one that was killed.
         after: seconds from the call to the kill.
         seconds: that the call took. undisturbed: that it took in the undisturbed job.
+        restart: until a controller that was killed too had been started again; 0 where it was not.
         same: True if every rank has the bits of the undisturbed job.
     """
 
@@ -45,18 +57,36 @@ class Kill:
     after: float
     seconds: float
     undisturbed: float
+    restart: float
     same: bool
+
+    @property
+    def late(self) -> bool:
+        """True if the call had ended before the kill."""
+        return self.seconds <= self.after
+
+    @property
+    def pause(self) -> float:
+        """Seconds that the call took longer, without the controller's restart."""
+        return self.seconds - self.undisturbed - (0 if self.late else self.restart)
 
 
 class Workers:
     """The workers of one job."""
 
-    def __init__(self, site: Site, job: str, count: int, elements: int, transport: str) -> None:
+    def __init__(
+        self, site: Site, job: str, count: int, elements: int, transport: str, victim: str
+    ) -> None:
         where = f"http://127.0.0.1:{site.port}"
+        halves = [1 + 2 * rank // count for rank in range(count)]
+        addresses = [
+            "127.0.0.1" if victim == "switch" else f"127.0.{half}.{1 + rank}"
+            for rank, half in enumerate(halves)
+        ]
         self._processes = [
             subprocess.Popen(
                 [sys.executable, "-m", "tests.failovers.worker",
-                 where, job, str(rank), str(count), str(elements), transport],
+                 where, job, str(rank), str(count), str(elements), transport, addresses[rank]],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             )
             for rank in range(count)
@@ -104,8 +134,10 @@ class Workers:
 
 
 @contextmanager
-def _job(site: Site, name: str, count: int, elements: int, transport: str) -> Iterator[Workers]:
-    workers = Workers(site, name, count, elements, transport)
+def _job(
+    site: Site, name: str, count: int, elements: int, transport: str, victim: str
+) -> Iterator[Workers]:
+    workers = Workers(site, name, count, elements, transport, victim)
     try:
         yield workers
         statuses = workers.close()
@@ -123,11 +155,13 @@ def kills(
     workers: int,
     elements: int,
     transport: str,
-    controller: bool,
+    controller: bool = False,
+    victim: str = "switch",
 ) -> Iterator[Kill]:
     """Yields `count` kills, after each of which the switch is started again, for the next one.
 
     Args:
+        victim: one of `VICTIMS`; of a leaf or a root the job runs on a tree, and there is another.
         elements: of the tensor, float32.
         controller: kill it too, at the same time, and start another.
 
@@ -135,14 +169,17 @@ def kills(
         RuntimeError: a rank has ended, or the job is not on a switch.
     """
     calls = [rng.choice(CALLS) for _ in range(count)]
-    site = Site(folder / "state")
+    site = Site(folder / "state") if victim == "switch" else Site(folder / "state", TREES)
     try:
-        with _job(site, "undisturbed", workers, elements, transport) as job:
+        with _job(site, "undisturbed", workers, elements, transport, victim) as job:
             right = [_call(job, call) for call in calls]
-        typical = median(seconds for _, seconds in right)
-        with _job(site, "disturbed", workers, elements, transport) as job:
+        with _job(site, "disturbed", workers, elements, transport, victim) as job:
             for call, (sums, undisturbed) in zip(calls, right, strict=True):
-                yield _one(site, job, call, sums, undisturbed, rng.random() * typical, controller)
+                (found,) = (each for each in site.get("/v1/jobs") if each["name"] == "disturbed")
+                leaves = [leaf["switch"] for leaf in found["leaves"]]
+                switch = rng.choice(leaves) if victim == "leaf" else found["switch"]
+                assert bool(leaves) == (victim != "switch"), found
+                yield _one(site, job, switch, call, sums, undisturbed, rng.random() * undisturbed, controller)
     finally:
         site.close()
 
@@ -155,31 +192,39 @@ def _call(job: Workers, call: dict[str, Any]) -> tuple[set[str], float]:
 def _one(
     site: Site,
     job: Workers,
+    switch: str,
     call: dict[str, Any],
     right: set[str],
     undisturbed: float,
     after: float,
     controller: bool,
 ) -> Kill:
-    (switch,) = (each["switch"] for each in site.get("/v1/jobs") if each["name"] == "disturbed")
     job.begin(call)
     time.sleep(after)
     site.kill_switch(switch)
+    restart = 0.0
     if controller:
+        begun = time.monotonic()
         site.kill_controller()
         site.start_controller_only()
+        restart = time.monotonic() - begun
     sums, seconds = job.end()
     site.start_switch(switch)
     eventually(lambda: all(each["state"] == "up" for each in site.get("/v1/switches")), 60)
     same = sums == right and (call.get("scattered", False) or len(right) == 1)
-    return Kill(call, switch, after, seconds, undisturbed, same)
+    return Kill(call, switch, after, seconds, undisturbed, restart, same)
 
 
 def table(done: Sequence[Kill]) -> str:
     """Returns the figures of some kills, for people."""
-    pauses = [(each.seconds - each.undisturbed) * 1e3 for each in done]
+    pauses = [each.pause * 1e3 for each in done]
     wrong = sum(not each.same for each in done)
+    restarts = [each.restart * 1e3 for each in done]
+    without = (
+        f", without the controller's restart of {median(restarts):.0f} ms (median)" if any(restarts) else ""
+    )
     return (
-        f"{len(done)} kills, {len(done) - wrong} with the bits of the undisturbed job; an all-reduce took "
-        f"{median(pauses):.0f} ms longer (median), {max(pauses):.0f} ms at most"
+        f"{len(done)} kills, {sum(not each.late for each in done)} of them in the middle of an all-reduce; "
+        f"{len(done) - wrong} with the bits of the undisturbed job; it took "
+        f"{median(pauses):.0f} ms longer (median), {max(pauses):.0f} ms at most{without}"
     )

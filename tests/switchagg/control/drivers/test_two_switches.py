@@ -8,8 +8,9 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.request import urlopen
 
@@ -28,11 +29,14 @@ def _free_port() -> int:
 
 
 class Site:
-    """Two switches, a controller with its state in a folder, and workers of this host."""
+    """Switches, a controller with its state in a folder, and workers of this host.
 
-    def __init__(self, folder: Path) -> None:
-        self._state = folder
-        self._ports = {name: (_free_port(), _free_port()) for name in ("a", "b")}
+    `wiring` has the controller's options for each switch, by its name.
+    """
+
+    def __init__(self, folder: Path, wiring: Mapping[str, str] = MappingProxyType({"a": "", "b": ""})) -> None:
+        self._state, self._wiring = folder, wiring
+        self._ports = {name: (_free_port(), _free_port()) for name in wiring}
         self._switches: dict[str, subprocess.Popen[str]] = {}
         self._controller: subprocess.Popen[str] | None = None
         self.port = _free_port()
@@ -67,7 +71,10 @@ class Site:
         switches = [
             word
             for name, (server, _) in self._ports.items()
-            for word in ("--switch", f"{name}=p4runtime://127.0.0.1:{server}?timeout=2")
+            for word in (
+                "--switch",
+                f"{name}=p4runtime://127.0.0.1:{server}?timeout=2&{self._wiring[name]}".rstrip("&"),
+            )
         ]
         listen = ["--listen", f"127.0.0.1:{self.port}", "--state", str(self._state), "--log-level", "warning"]
         self._controller = _started("controller", *listen, *switches)
