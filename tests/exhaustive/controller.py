@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from enum import Enum
@@ -19,13 +19,14 @@ from types import FunctionType, MethodType, ModuleType
 from typing import Any, Final
 
 import switchagg.control.jobs.book
+import switchagg.control.jobs.failovers
 import switchagg.control.jobs.lifecycle
 import switchagg.control.jobs.membership_changes
 from switchagg.control.jobs import effects
 from switchagg.control.jobs.job import Generation, Job, Member
 from switchagg.control.jobs.records import Admission, JoinRequest, MemberState, OnLoss, Tenant
 from switchagg.control.jobs.switch_resources import SwitchResources
-from switchagg.errors import AdmissionError
+from switchagg.errors import AdmissionError, SwitchError
 from switchagg.rules.slots import JobEntry
 from switchagg.rules.switch import Capacity, Reconciled
 from tests.exhaustive.programs import FIRST_SEQ, WORDS, address_of
@@ -50,7 +51,10 @@ def altered(module: ModuleType, *edits: Edit) -> ModuleType:
 
 
 def book_module(
-    lifecycle: tuple[Edit, ...] = (), changes: tuple[Edit, ...] = (), book: tuple[Edit, ...] = ()
+    lifecycle: tuple[Edit, ...] = (),
+    changes: tuple[Edit, ...] = (),
+    book: tuple[Edit, ...] = (),
+    failovers: tuple[Edit, ...] = (),
 ) -> Any:
     """Returns the module of the book, with edits of it and of the modules that it is made of.
 
@@ -59,6 +63,7 @@ def book_module(
     same = ("first_seq = self._draw()", f"first_seq = {FIRST_SEQ}")
     module: Any = altered(switchagg.control.jobs.book, *book)
     module.JobLifecycle = altered(switchagg.control.jobs.lifecycle, *lifecycle, same).JobLifecycle
+    module.Failovers = altered(switchagg.control.jobs.failovers, *failovers).Failovers
     module.MembershipChanges = altered(switchagg.control.jobs.membership_changes, *changes).MembershipChanges
     return module
 
@@ -79,11 +84,12 @@ class _Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """A generation that is being installed: its entry, its INITs, and the places of its ranks."""
+    """A generation that is being installed: its entry, its INITs, the places of its ranks, and its switch."""
 
     entry: JobEntry
     inits: tuple[bytes, ...]
     places: tuple[int, ...]
+    switch: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +119,8 @@ class _Opened:
 class Message:
     """The controller tells a member an event, an answer to a call, or a refusal of it.
 
-    `kind` is "event", "progress", "proceed", "join" or "refused"; `content` is the event's items, the number
-    of collectives to complete, the admission, or the refusal.
+    `kind` is "event", "progress", "proceed", "replay", "join" or "refused"; `content` is the event's items,
+    the number of collectives to complete, the admission, or the refusal with its code before it.
     """
 
     place: int
@@ -132,33 +138,59 @@ class _Snapshot:
 
 
 class Controller:
-    """A book with one job of `workers` ranks that shrinks, and one switch, which has room for it alone."""
+    """A book with one job of `workers` ranks that shrinks, and switches with room for it alone."""
 
-    def __init__(self, module: Any, workers: int, slots: int) -> None:
+    def __init__(self, module: Any, workers: int, slots: int, names: Sequence[str] = ("s",)) -> None:
         self._workers, self._slots = workers, slots
         self._snapshots: list[_Snapshot] = []
         self._numbers: dict[Any, int] = {}
         numbers = _Numbers()
-        switch = SwitchResources("s", Capacity(slots, WORDS, 1 << 20), slots=slots)
-        book = module.JobBook([switch], draw=numbers.number, cookies=numbers.cookie)
-        book.switch_up("s", Reconciled())
+        switches = [SwitchResources(name, Capacity(slots, WORDS, 1 << 20), slots=slots) for name in names]
+        book = module.JobBook(switches, draw=numbers.number, cookies=numbers.cookie)
+        for name in names:
+            book.switch_up(name, Reconciled())
         for place in range(workers):
             book.join(TENANT, NAME, self._request(place), 0.0)
         self.first = self._keep(_Snapshot(book))[0]
         self.call = cache(self._call)
         self.carry_out = cache(self._carry_out)
+        self.switched = cache(self._switched)
+        self.up = cache(self._up)
+        self.waits = cache(self._waits)
 
     def _request(self, place: int) -> JoinRequest:
         return JoinRequest(
             place, self._workers, *address_of(place), WORDS, self._slots, on_loss=OnLoss.shrink
         )
 
-    def waits(self, state: int) -> bool:
-        """True if the switch has something to do."""
-        return bool(self._snapshots[state].queue)
+    def _waits(self, state: int) -> frozenset[str]:
+        """The switches that have something to do."""
+        return frozenset(each.generation.slot_range.switch for each in self._snapshots[state].queue)
+
+    def _up(self, state: int) -> frozenset[str]:
+        """The switches that the controller reaches."""
+        switches = self._snapshots[state].book.pool.switches
+        return frozenset(name for name, switch in switches.items() if switch.up)
+
+    def on_switch(self, state: int, name: str) -> tuple[int, ...]:
+        """The ids of the jobs that a switch should hold."""
+        return tuple(part.id for part in self._snapshots[state].book.table.on_switch(name))
+
+    def _switched(
+        self, state: int, name: str, up: bool, there: tuple[int, ...] = ()
+    ) -> tuple[int, list[Message]]:
+        """A switch cannot be reached any more; or it can, and had the slots of these jobs."""
+        snapshot = deepcopy(self._snapshots[state])
+        if up:
+            wanted = self.on_switch(state, name)
+            lacking = tuple(job for job in wanted if job not in there)
+            snapshot.book.switch_up(name, Reconciled(kept=there, installed=lacking))
+        else:
+            snapshot.book.switch_down(name, "it is gone")
+        return self._keep(snapshot)
 
     def _call(self, state: int, name: str, place: int, *arguments: Any) -> tuple[int, list[Message]]:
-        """A call that concerns the member at a place: progress, proceed, leave, lost or join."""
+        """A call that concerns the member at a place: progress, proceed, replay, leave, lost or join."""
         snapshot = deepcopy(self._snapshots[state])
         book = snapshot.book
         job = book.table.find(TENANT.name, NAME)
@@ -181,26 +213,42 @@ class Controller:
                     (token,) = arguments
                     member = book.table.member(TENANT.name, NAME, place, token)
                     book.changes.proceed(member, *address_of(place), token)
+                case "replay":
+                    token, lowest = arguments
+                    member = book.table.member(TENANT.name, NAME, place, token)
+                    book.failovers.report(member, token, lowest, *address_of(place))
         except AdmissionError as error:
-            refused.append(Message(place, "refused", str(error)))
+            refused.append(Message(place, "refused", f"{error.code}: {error}"))
         after, messages = self._keep(snapshot)
         return after, messages + refused
 
-    def _carry_out(self, state: int) -> tuple[int, Operation, list[Message]]:
-        """The switch does the first thing that it was asked to do, as `switchagg.control.agent` has it."""
+    def _carry_out(
+        self, state: int, switch: str = "s", dead: bool = False
+    ) -> tuple[int, Operation, list[Message]]:
+        """A switch does the first thing that it was asked to do, as `switchagg.control.agent` has it.
+
+        One that is `dead`, or that the controller does not reach, does nothing.
+        """
         snapshot = deepcopy(self._snapshots[state])
         operation: Operation = None
-        match snapshot.queue.popleft():
-            case effects.Install(job, generation) if snapshot.book.wants(generation):
+        gone = dead or switch not in self.up(state)
+        first = next(each for each in snapshot.queue if each.generation.slot_range.switch == switch)
+        snapshot.queue.remove(first)
+        match first:
+            case effects.Install(job, generation) if not snapshot.book.wants(generation):
+                pass
+            case effects.Install(job, generation) if gone:
+                snapshot.book.opening_failed(job, generation, SwitchError("it is gone"))
+            case effects.Install(job, generation):
                 inits = tuple(generation.pending.values())
-                operation = Installed(generation.entry, inits, generation.places)
+                operation = Installed(generation.entry, inits, generation.places, switch)
                 for packet in inits:
                     generation.echoed(packet)
                 assert not generation.pending
                 snapshot.queue.appendleft(_Opened(job, generation))
             case _Opened(job, generation):
                 snapshot.book.opened(job, generation, 0.0)
-            case effects.Remove(generation):
+            case effects.Remove(generation) if not gone:
                 operation = Removed(generation.id)
             case effects.Fence(generation, bits):
                 operation = Fenced(generation.id, bits)
@@ -227,14 +275,14 @@ class Controller:
 def _message(member: Member, effect: effects.MemberEffect) -> Message:
     refusal = getattr(effect, "refusal", None) or member.refusal
     if refusal is not None:
-        return Message(member.rank, "refused", str(refusal))
+        return Message(member.rank, "refused", f"{refusal.code}: {refusal}")
     match effect:
         case effects.SendEvent(_, event):
             return Message(member.rank, "event", _items(event))
         case effects.AnswerStep(_, effects.ChangeStep.progress, complete_to):
             return Message(member.rank, "progress", complete_to)
-        case effects.AnswerStep():
-            return Message(member.rank, "proceed", member.admission)
+        case effects.AnswerStep(_, step):
+            return Message(member.rank, step.name, member.admission)
     return Message(member.rank, "join", member.admission)
 
 

@@ -74,9 +74,7 @@ class Kill:
 class Workers:
     """The workers of one job."""
 
-    def __init__(
-        self, site: Site, job: str, count: int, elements: int, transport: str, victim: str
-    ) -> None:
+    def __init__(self, site: Site, job: str, count: int, elements: int, transport: str, victim: str) -> None:
         where = f"http://127.0.0.1:{site.port}"
         halves = [1 + 2 * rank // count for rank in range(count)]
         addresses = [
@@ -134,9 +132,7 @@ class Workers:
 
 
 @contextmanager
-def _job(
-    site: Site, name: str, count: int, elements: int, transport: str, victim: str
-) -> Iterator[Workers]:
+def _job(site: Site, name: str, count: int, elements: int, transport: str, victim: str) -> Iterator[Workers]:
     workers = Workers(site, name, count, elements, transport, victim)
     try:
         yield workers
@@ -207,6 +203,7 @@ def _one(
         begun = time.monotonic()
         site.kill_controller()
         site.start_controller_only()
+        site.get("/healthz")  # its first answer
         restart = time.monotonic() - begun
     sums, seconds = job.end()
     site.start_switch(switch)

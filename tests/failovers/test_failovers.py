@@ -16,7 +16,7 @@ from tests.seeds import seed_of_this_run
 @pytest.mark.parametrize("transport", ["udp", "shm"])
 def test_a_job_survives_its_switches(tmp_path: Path, transport: str) -> None:
     rng = random.Random(seed_of_this_run())
-    done = list(kills(tmp_path, rng, 4, workers=3, elements=1 << 21, transport=transport, controller=False))
+    done = list(kills(tmp_path, rng, 4, workers=3, elements=1 << 21, transport=transport))
     assert len(done) == 4
     for kill in done:
         assert kill.same, kill
@@ -25,4 +25,12 @@ def test_a_job_survives_its_switches(tmp_path: Path, transport: str) -> None:
 def test_a_job_survives_its_switch_and_its_controller(tmp_path: Path) -> None:
     rng = random.Random(seed_of_this_run())
     for kill in kills(tmp_path, rng, 3, workers=3, elements=1 << 18, transport="udp", controller=True):
+        assert kill.same, kill
+
+
+def test_a_job_survives_the_leaves_of_its_tree(tmp_path: Path) -> None:
+    rng = random.Random(seed_of_this_run())
+    done = list(kills(tmp_path, rng, 3, workers=4, elements=1 << 20, transport="udp", victim="leaf"))
+    assert len(done) == 3
+    for kill in done:
         assert kill.same, kill

@@ -1,4 +1,4 @@
-"""A leaf, and the root of a tree, are killed in the middle of an all-reduce, and there is another switch."""
+"""The root of a tree is killed in the middle of an all-reduce, and there is a switch that takes all workers."""
 
 from __future__ import annotations
 
@@ -87,14 +87,7 @@ def tree() -> Iterator[Tree]:
         made.close()
 
 
-@pytest.mark.parametrize(
-    ("victim", "survivors"),
-    [
-        pytest.param("left", {"root", "right", "other_left"}, id="leaf"),
-        pytest.param("root", {"spare"}, id="root"),
-    ],
-)
-def test_a_job_survives_a_switch_of_its_tree(tree: Tree, victim: str, survivors: set[str]) -> None:
+def test_a_job_goes_from_its_tree_to_one_switch(tree: Tree) -> None:
     results: dict[str, list[npt.NDArray[Any]]] = {}
     ready = threading.Barrier(5)
 
@@ -116,13 +109,13 @@ def test_a_job_survives_a_switch_of_its_tree(tree: Tree, victim: str, survivors:
         assert {found["switch"], *(leaf["switch"] for leaf in found["leaves"])} == {
             "root", "left", "other_left", "right",
         }  # fmt: skip
-        if job == "disturbed" and "spare" in survivors:  # before, it would have got the job alone
+        if job == "disturbed":  # before, it would have got the job alone
             tree.start("spare")
             tree.await_switches(5)
         ready.wait(60)
         if job == "disturbed":
             time.sleep(0.02)
-            tree.switches[victim].kill()
+            tree.switches["root"].kill()
 
     for job in ("undisturbed", "disturbed"):
         calls = [partial(member, job, rank) for rank in range(4)]
@@ -133,4 +126,4 @@ def test_a_job_survives_a_switch_of_its_tree(tree: Tree, victim: str, survivors:
         assert np.array_equal(undisturbed, disturbed)
     moved = [each["text"] for each in tree.get("/v1/events?limit=100")["events"] if each["kind"] == "moved"]
     assert moved, "the switch was killed when all was done"
-    assert set(moved[-1].split(" runs on ")[1].split(", ")) == survivors
+    assert moved[-1].endswith(" runs on spare")

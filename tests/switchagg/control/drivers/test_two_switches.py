@@ -34,7 +34,9 @@ class Site:
     `wiring` has the controller's options for each switch, by its name.
     """
 
-    def __init__(self, folder: Path, wiring: Mapping[str, str] = MappingProxyType({"a": "", "b": ""})) -> None:
+    def __init__(
+        self, folder: Path, wiring: Mapping[str, str] = MappingProxyType({"a": "", "b": ""})
+    ) -> None:
         self._state, self._wiring = folder, wiring
         self._ports = {name: (_free_port(), _free_port()) for name in wiring}
         self._switches: dict[str, subprocess.Popen[str]] = {}
