@@ -1,4 +1,4 @@
-"""Every schedule of the slot table and the windows, for a few workers and slots.
+"""Every schedule of slots, windows, changes of membership and failovers, for a few workers and slots.
 
     search.py        breadth-first search over states, with the shortest way to one that is wrong
     programs.py      the reference programs, each distinct step run once; and with a mistake put in
@@ -12,6 +12,10 @@
     member.py        the state of a member
     engine_rules.py  the engine's part in a change of membership
     change_mistakes.py  mistakes in changes of membership
+
+    failover.py      workers, switches and a controller, while switches die and come back
+    failover_rules.py  the engine's part in a failover
+    failover_mistakes.py  mistakes in failovers
 
     tla.py           docs/protocol.tla, and mistakes in it, with TLC: `make tla`
     __main__.py      all configurations: `make exhaustive`

@@ -6,7 +6,10 @@ import gc
 import time
 from concurrent.futures import ProcessPoolExecutor
 
+from tests.exhaustive import failover
 from tests.exhaustive.change_mistakes import CHANGE_MISTAKES, SPARE
+from tests.exhaustive.failover import Failover
+from tests.exhaustive.failover_mistakes import FAILOVER_MISTAKES
 from tests.exhaustive.membership import Bounds, Membership
 from tests.exhaustive.mistakes import MISTAKES
 from tests.exhaustive.one_switch import OneSwitch
@@ -37,6 +40,18 @@ CHANGES = [
     (3, 2, Bounds(losses=1, repeats=1)),
     (3, 2, Bounds(losses=1, returns=1)),
 ]
+# Workers, P, packets, switches, and how often each may happen.
+FAILOVERS = [
+    (2, 2, 4, 1, failover.Bounds(deaths=1, returns=1)),
+    (2, 2, 6, 2, failover.Bounds(deaths=1)),
+    (2, 2, 4, 2, failover.Bounds(alarms=1)),
+    (2, 2, 4, 2, failover.Bounds(deaths=1, returns=1, repeats=1)),
+    (2, 2, 4, 2, failover.Bounds(deaths=2, returns=1)),
+    (2, 2, 4, 2, failover.Bounds(deaths=1, returns=1, alarms=1)),
+    (2, 4, 6, 2, failover.Bounds(deaths=1)),
+    (3, 2, 3, 2, failover.Bounds(deaths=1)),
+]
+_MISTAKES = {**MISTAKES, **CHANGE_MISTAKES, **FAILOVER_MISTAKES}
 
 
 def _system(index: int) -> str:
@@ -50,13 +65,20 @@ def _change(index: int) -> str:
     return f"| {workers} | {slots} | {' | '.join(map(str, bounds))} | {_counts(found)}"
 
 
+def _failover(index: int) -> str:
+    workers, slots, packets, switches, bounds = FAILOVERS[index]
+    found = search(Failover(workers, slots, packets, bounds, switches=switches))
+    sizes = (workers, slots, packets, switches, *bounds)
+    return f"| {' | '.join(map(str, sizes))} | {_counts(found)}"
+
+
 def _spare(name: str) -> Searched:
     return search(SPARE[name]())
 
 
 def _mistake(name: str) -> str:
     try:
-        search({**MISTAKES, **CHANGE_MISTAKES}[name]())
+        search(_MISTAKES[name]())
     except Wrong as wrong:
         return f"| {name} | {len(str(wrong).splitlines()) - 1} steps |"
     raise SystemExit(f"{name} was not found")
@@ -73,15 +95,23 @@ def main() -> None:
     with ProcessPoolExecutor(initializer=gc.disable) as pool:
         systems = pool.map(_system, range(len(SYSTEMS)))
         changes = pool.map(_change, range(len(CHANGES)))
+        failovers = pool.map(_failover, range(len(FAILOVERS)))
         spare = pool.map(_spare, SPARE)
-        mistakes = pool.map(_mistake, [*MISTAKES, *CHANGE_MISTAKES])
+        mistakes = pool.map(_mistake, _MISTAKES)
         print("| system | packets | states | steps | depth | seconds |")
-        print("| --- | --- | --- | --- | --- | --- |")
+        print("| --- " * 6 + "|")
         for line in systems:
             print(line, flush=True)
         print("\n| workers | P | lost | left | asked again | back | states | steps | depth | seconds |")
-        print("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+        print("| --- " * 10 + "|")
         for line in changes:
+            print(line, flush=True)
+        print(
+            "\n| workers | P | packets | switches | dies | comes back | taken for dead | asked again "
+            "| states | steps | depth | seconds |"
+        )
+        print("| --- " * 12 + "|")
+        for line in failovers:
             print(line, flush=True)
         list(spare)
         print("\n| mistake | found after |\n| --- | --- |")

@@ -2,16 +2,16 @@
 
 The controller is the product's book of jobs, a member's reaction to events its state machine
 (`controller.py`); slots and windows are the reference programs; the engine's part is `failover_rules.py`. A
-switch that is dead loses what it held; the controller learns of it later, or first from a member whose packets
-the switch's port refuses; or it takes a switch for dead that is not. It comes back empty, with the jobs that
-the controller then writes to it again. One switch at a time is dead; where there is no other, members wait for it. The
-properties, besides those of `one_switch`:
+switch that dies loses what it held. The controller learns of it later, or first from a member whose packets
+the switch's port refuses; or it takes a switch for dead that is not. A switch comes back empty, with the jobs
+that the controller then writes to it again. One switch at a time is dead. Where there is no other, members
+wait for it. The properties, besides those of `one_switch`:
 
 * what a member sends again is among its last P contributions, and a RESULT is taken once;
 * a RESULT has the sum of all members' words of its packet number, whichever switch made it, and no words that
   were sent to another one;
 * packets and RESULTs of former admissions change nothing;
-* no session ends, and no call is refused for good.
+* no session ends, and no call is refused.
 """
 
 from __future__ import annotations
@@ -160,7 +160,9 @@ class Failover:
 
     def initial(self) -> State:
         """Returns the state when all have joined and the job is open."""
-        state = State(self.controller.first, (), frozenset(), tuple(Mover() for _ in self.places), self.bounds)
+        state = State(
+            self.controller.first, (), frozenset(), tuple(Mover() for _ in self.places), self.bounds
+        )
         while waiting := self.controller.waits(state.controller):
             state = self._carried_out(state, min(waiting))
         assert all(mover.admission >= 0 for mover in state.movers)
@@ -220,7 +222,7 @@ class Failover:
             yield f"worker {place} gets the RESULT of {number}", _with(state, place, moved)
 
     def _packet(self, known: int, number: int) -> bytes:
-        """What the member with this admission sends as this packet number."""
+        """Returns the packet of this number of the member with this admission."""
         admission = self.admissions[known]
         words: Words = contribution(admission.places[admission.rank], admission.job, number, False)
         seq = (admission.first_seq + number) % 2**32
@@ -283,13 +285,13 @@ class Failover:
 
     def _member_steps(self, state: State, place: int) -> Iterator[tuple[str, State]]:
         mover = state.movers[place]
-        if mover.events and not mover.suspended:
+        if mover.events:
             machine, effect = self.machines.event(mover.machine, mover.events[0])
             moved = mover._replace(machine=machine, events=mover.events[1:])
             match effect:
-                case GoOver():
+                case GoOver() if not mover.suspended:
                     yield f"worker {place} is told to go over", self._suspended(state, place, moved)
-                case None:
+                case GoOver() | None:
                     yield f"worker {place} takes no notice of an event", _with(state, place, moved)
                 case _:
                     raise Wrong(f"worker {place} is told {effect}")
@@ -316,7 +318,9 @@ class Failover:
         mover = state.movers[place]
         new: Any = mover.answer
         if not mover.end - self.slots <= new.first_packet <= mover.end:
-            raise Wrong(f"worker {place} has sent {mover.end} packets, and is to go on from {new.first_packet}")
+            raise Wrong(
+                f"worker {place} has sent {mover.end} packets, and is to go on from {new.first_packet}"
+            )
         if lacking := ((1 << new.first_packet) - 1) & ~mover.taken:
             raise Wrong(f"worker {place} lacks RESULTs ({lacking:b}) and is to go on from {new.first_packet}")
         machine, lost, early = self.machines.changed(mover.machine, new)
@@ -366,8 +370,9 @@ class Failover:
         if name not in up:
             yield f"the controller reaches switch {name} again", self._back(state, name)
 
-    def _switched(self, state: State, name: str, up: bool) -> State:
-        after, messages = self.controller.switched(state.controller, name, up, self._there(state, name))
+    def _switched(self, state: State, name: str, up: bool, there: tuple[int, ...] = ()) -> State:
+        """The controller reaches a switch that holds these of its jobs, or does not reach it any more."""
+        after, messages = self.controller.switched(state.controller, name, up, there)
         return self._told(state._replace(controller=after), messages)
 
     def _there(self, state: State, name: str) -> tuple[int, ...]:
@@ -382,16 +387,20 @@ class Failover:
         held = tuple(
             each
             for each in state.held
-            if self.tables[each.number].installed.switch != name
-            or self.tables[each.number].entry.job in kept
+            if self.tables[each.number].installed.switch != name or self.tables[each.number].entry.job in kept
         )
         again = [
             self._table(installed, inits=False)
             for installed, inits in list(self.installed)
-            if inits and installed.switch == name and installed.entry.job in kept and installed.entry.job not in there
+            if inits
+            and installed.switch == name
+            and installed.entry.job in kept
+            and installed.entry.job not in there
         ]
         held += tuple(Held(number, self.tables[number].first) for number in dict.fromkeys(again))
-        return self._switched(state._replace(held=held), name, True)
+        return self._switched(
+            state._replace(held=held), name, True, tuple(job for job in there if job in kept)
+        )
 
     def _table(self, installed: Installed, *, inits: bool) -> int:
         if (installed, inits) not in self.installed:
@@ -424,9 +433,7 @@ class Failover:
                 case "replay" if mover.suspended:
                     mover = mover._replace(answer=message.content)
                 case "join":
-                    mover = Mover(
-                        self._known(message.content), machine=self.machines.new(message.content)
-                    )
+                    mover = Mover(self._known(message.content), machine=self.machines.new(message.content))
             state = _with(state, place, mover)
         return state
 

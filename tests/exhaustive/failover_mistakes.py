@@ -113,10 +113,11 @@ _RULES: Final[dict[str, tuple[Bounds, Callable[[], FailoverRules]]]] = {
         Bounds(alarms=2), lambda: _machine(("self._early.append(event)", "pass")),
     ),
 }  # fmt: skip
+_FEWER: Final = ("early-event-forgotten", "held-results-of-the-last-switch-alone")  # two packets are enough
 
 
-def _with_rules(bounds: Bounds, make: Callable[[], FailoverRules]) -> Failover:
-    return Failover(2, 2, 4, bounds, rules=make())
+def _with_rules(bounds: Bounds, make: Callable[[], FailoverRules], packets: int) -> Failover:
+    return Failover(2, 2, packets, bounds, rules=make())
 
 
 def _restart_not_noticed() -> Failover:
@@ -129,7 +130,10 @@ def _no_init() -> Failover:
 
 
 FAILOVER_MISTAKES: Final[dict[str, Callable[[], Any]]] = {
-    **{f"failover-{name}": partial(_with_rules, *given) for name, given in _RULES.items()},
+    **{
+        f"failover-{name}": partial(_with_rules, *given, 2 if name in _FEWER else 4)
+        for name, given in _RULES.items()
+    },
     "failover-restarted-switch-taken-for-the-old": _restart_not_noticed,
     "failover-no-init": _no_init,
 }

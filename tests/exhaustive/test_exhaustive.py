@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.exhaustive import failover
 from tests.exhaustive.change_mistakes import CHANGE_MISTAKES, SPARE
+from tests.exhaustive.failover import Failover
+from tests.exhaustive.failover_mistakes import FAILOVER_MISTAKES
 from tests.exhaustive.membership import Bounds, Membership
 from tests.exhaustive.mistakes import MISTAKES
 from tests.exhaustive.one_switch import OneSwitch
@@ -22,6 +25,11 @@ from tests.exhaustive.tree import Tree
         pytest.param(lambda: Tree((2, 1), 2, 6), id="tree-of-2+1"),
         pytest.param(lambda: Membership(2, Bounds(1, 1, 1, 1)), id="2-workers-lost-left-and-back"),
         pytest.param(lambda: Membership(3, Bounds(losses=1)), id="3-workers-1-lost"),
+        pytest.param(lambda: Failover(2, 2, 4, failover.Bounds(deaths=1)), id="a-switch-dies"),
+        pytest.param(
+            lambda: Failover(2, 2, 4, failover.Bounds(deaths=1, returns=1), switches=1),
+            id="the-only-switch-dies-and-returns",
+        ),
         *(pytest.param(make, id=name) for name, make in SPARE.items()),
     ],
 )
@@ -31,8 +39,11 @@ def test_every_schedule_ends_with_the_right_sums(make):
     assert found.states > 50
 
 
-@pytest.mark.parametrize("name", [*MISTAKES, *CHANGE_MISTAKES])
+_MISTAKES = {**MISTAKES, **CHANGE_MISTAKES, **FAILOVER_MISTAKES}
+
+
+@pytest.mark.parametrize("name", _MISTAKES)
 def test_a_mistake_is_found(name):
     with pytest.raises(Wrong) as caught:
-        search({**MISTAKES, **CHANGE_MISTAKES}[name]())
+        search(_MISTAKES[name]())
     print(caught.value)

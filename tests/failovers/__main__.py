@@ -1,4 +1,4 @@
-"""Kills the switch of a job, or one of its tree, in the middle of all-reduces, one after another; also `make failovers`.
+"""Kills the switch of a job, or one of its tree, in the middle of each of many all-reduces; `make failovers`.
 
 Every result has to have the bits of an undisturbed job. Status 1: one has not.
 """

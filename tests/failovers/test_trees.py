@@ -1,4 +1,4 @@
-"""The root of a tree is killed in the middle of an all-reduce, and there is a switch that takes all workers."""
+"""The root of a tree is killed in the middle of an all-reduce, and one switch takes all workers."""
 
 from __future__ import annotations
 
