@@ -428,9 +428,10 @@ class Work:
             f"{native.results} of {native.packets or '?'} results so far asked for had come",
             f"{stats['retransmissions']} packets had been sent again",
         ]
-        # No RESULT ever, and no sign of this rank's packets at the switch: is the path's MTU too small?
-        unseen = not stats["results"] and not stats["refused"] and (not late or state.rank in late)
-        too_large = unseen and state.small_packets_pass()
+        words = state.monitor.member.words if state.monitor is not None else 0
+        # No RESULT any more, and no sign of this rank's packets at the switch: is the path's MTU too small?
+        unseen = not stats["refused"] and (not late or state.rank in late)
+        too_large = unseen and state.small_packets_pass(timeout / 2)
         if late == (state.rank,):
             parts.insert(1, "the switch waits for packets of this rank alone, which do not get there")
         elif late:
@@ -439,6 +440,8 @@ class Work:
             parts.append("the switch's port refuses packets: no switch is running there")
         elif too_large:
             parts.append(self._about_size(certain=late is not None))
+        elif late == (state.rank,) and stats["results"]:
+            parts.append(f"has the path's MTU become smaller than words={words} needs?")
         elif late:
             pass
         elif not stats["results"]:

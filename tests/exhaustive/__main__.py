@@ -42,14 +42,15 @@ CHANGES = [
 ]
 # Workers, P, packets, switches, and how often each may happen.
 FAILOVERS = [
-    (2, 2, 4, 1, failover.Bounds(deaths=1, returns=1)),
-    (2, 2, 6, 2, failover.Bounds(deaths=1)),
-    (2, 2, 4, 2, failover.Bounds(alarms=1)),
-    (2, 2, 4, 2, failover.Bounds(deaths=1, returns=1, repeats=1)),
-    (2, 2, 4, 2, failover.Bounds(deaths=2, returns=1)),
-    (2, 2, 4, 2, failover.Bounds(deaths=1, returns=1, alarms=1)),
-    (2, 4, 6, 2, failover.Bounds(deaths=1)),
-    (3, 2, 3, 2, failover.Bounds(deaths=1)),
+    (2, 2, 4, "1", failover.Bounds(deaths=1, returns=1)),
+    (2, 2, 6, "2", failover.Bounds(deaths=1)),
+    (2, 2, 4, "2", failover.Bounds(alarms=1)),
+    (2, 2, 4, "2", failover.Bounds(deaths=1, returns=1, repeats=1)),
+    (2, 2, 4, "2", failover.Bounds(deaths=2, returns=1)),
+    (2, 2, 4, "2", failover.Bounds(deaths=1, returns=1, alarms=1)),
+    (2, 2, 2, "2 roots", failover.Bounds(deaths=1, alarms=1)),
+    (2, 4, 4, "2", failover.Bounds(deaths=1)),
+    (3, 2, 3, "2", failover.Bounds(deaths=1)),
 ]
 _MISTAKES = {**MISTAKES, **CHANGE_MISTAKES, **FAILOVER_MISTAKES}
 
@@ -67,7 +68,8 @@ def _change(index: int) -> str:
 
 def _failover(index: int) -> str:
     workers, slots, packets, switches, bounds = FAILOVERS[index]
-    found = search(Failover(workers, slots, packets, bounds, switches=switches))
+    count, roots = int(switches[0]), switches.endswith("roots")
+    found = search(Failover(workers, slots, packets, bounds, switches=count, roots=roots))
     sizes = (workers, slots, packets, switches, *bounds)
     return f"| {' | '.join(map(str, sizes))} | {_counts(found)}"
 

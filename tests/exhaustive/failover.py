@@ -11,7 +11,7 @@ wait for it. The properties, besides those of `one_switch`:
 * a RESULT has the sum of all members' words of its packet number, whichever switch made it, and no words that
   were sent to another one;
 * packets and RESULTs of former admissions change nothing;
-* no session ends, and no call is refused.
+* no session ends, and no call is refused, unless there is no switch at that moment.
 """
 
 from __future__ import annotations
@@ -73,6 +73,7 @@ class State(NamedTuple):
     dead: frozenset[str]
     movers: tuple[Mover, ...]
     bounds: Bounds
+    failed: bool = False  # the job, when there was no switch for it
 
 
 class _Slots:
@@ -131,7 +132,10 @@ class _Slots:
 
 
 class Failover:
-    """`workers` workers with `slots` slots, which send `packets` packets each."""
+    """`workers` workers with `slots` slots, which send `packets` packets each.
+
+    `roots`: the switches are beyond leaves, so that no port refuses a member's packets.
+    """
 
     def __init__(
         self,
@@ -141,10 +145,11 @@ class Failover:
         bounds: Bounds,
         *,
         switches: int = 2,
+        roots: bool = False,
         programs: Programs | None = None,
         rules: FailoverRules | None = None,
     ) -> None:
-        self.names = "ab"[:switches]
+        self.names, self.roots = "ab"[:switches], roots
         self._programs, rules = programs or Programs(), rules or FailoverRules()
         self.bounds, self.slots, self.packets = bounds, slots, packets
         self.rule = WindowRule(self._programs, slots)
@@ -170,7 +175,7 @@ class Failover:
 
     def finished(self, state: State) -> bool:
         """True if every worker holds every RESULT, and nobody needs what it has sent."""
-        return all(
+        return state.failed or all(
             not mover.suspended and not mover.events and mover.taken == (1 << self.packets) - 1
             and mover.base >= mover.end
             for mover in state.movers
@@ -178,6 +183,8 @@ class Failover:
 
     def steps(self, state: State) -> Iterator[tuple[str, State]]:
         """Yields all that may happen next."""
+        if state.failed:
+            return
         for place, mover in enumerate(state.movers):
             held = self._at(state, self._admission(mover).job)
             if not mover.suspended:
@@ -296,7 +303,7 @@ class Failover:
                 case _:
                     raise Wrong(f"worker {place} is told {effect}")
         refused = self._admission(mover).switch in state.dead and mover.sent > mover.base
-        if refused and not mover.suspended and len(self.names) > 1:
+        if refused and not mover.suspended and len(self.names) > 1 and not self.roots:
             yield f"worker {place} finds that the port refuses", self._suspended(state, place, mover)
         if mover.suspended and mover.answer is not None:
             yield f"worker {place} goes on at the other switch", self._moved(state, place)
@@ -357,7 +364,7 @@ class Failover:
                 )
                 yield f"switch {name} is back", self._back(after, name)
             return
-        if bounds.deaths and not state.dead and up == {*self.names}:
+        if bounds.deaths and not state.dead and (self.roots or up == {*self.names}):
             after = state._replace(
                 dead=state.dead | {name},
                 bounds=bounds._replace(deaths=bounds.deaths - 1),
@@ -427,6 +434,8 @@ class Failover:
             mover = state.movers[place]
             match message.kind:
                 case "refused":
+                    if not self.controller.up(state.controller) - state.dead:
+                        return state._replace(failed=True)
                     raise Wrong(f"worker {place} is refused: {message.content}")
                 case "event":
                     mover = mover._replace(events=(*mover.events, message.content))

@@ -125,6 +125,14 @@ def _restart_not_noticed() -> Failover:
     return Failover(2, 2, 4, Bounds(1, returns=1), switches=1, rules=rules)
 
 
+def _left_on_a_dead_switch() -> Failover:
+    edits = (
+        "self._leave_dead_switches()\n        self.scheduler.run()\n\n    def set_draining",
+        "self.scheduler.run()\n\n    def set_draining",
+    )
+    return Failover(2, 2, 2, Bounds(deaths=1, alarms=1), roots=True, rules=_book(edits)())
+
+
 def _no_init() -> Failover:
     return Failover(2, 2, 4, Bounds(1), programs=Programs(inits=False))
 
@@ -135,5 +143,6 @@ FAILOVER_MISTAKES: Final[dict[str, Callable[[], Any]]] = {
         for name, given in _RULES.items()
     },
     "failover-restarted-switch-taken-for-the-old": _restart_not_noticed,
+    "failover-left-on-a-dead-switch": _left_on_a_dead_switch,
     "failover-no-init": _no_init,
 }

@@ -299,8 +299,10 @@ class JobBook:
         self.scheduler.run()
 
     def tick(self, now: float) -> None:
-        """Refuses joins that have timed out, and declares members lost that were silent for too long."""
+        """Refuses joins that have timed out, declares members lost that were silent for too long, and has jobs
+        leave switches that are down as soon as others have room."""
         self.scheduler.give_up_moving(now)
+        self._leave_dead_switches()
         for job in self.table.jobs():
             # A job that opens answers in a moment.
             waiting = (*(job.members.values() if job.state in UNOPENED else ()), *job.back.values())
@@ -391,6 +393,7 @@ class JobBook:
             return
         if job.failover is not None:
             self.failovers.opened(job, now)
+            self._leave_dead_switches()
             self.scheduler.run()
             return
         change = job.change
@@ -438,6 +441,19 @@ class JobBook:
                     self.changes.advance(job)
             elif not self.failovers.begin(job, name, f"switch {name!r} is down: {why}"):
                 self.changes.fail_if_stranded(job)
+
+    def _leave_dead_switches(self) -> None:
+        """Has jobs go over that no other switch could take when theirs went down.
+
+        Their members need not notice: of a tree, only the leaves' ports can refuse their packets.
+        """
+        switches = self.pool.switches.values()
+        down = {each.name: each.why for each in switches if not each.up and each.why != UNREACHED}
+        for job in self.table.jobs() if down else ():
+            names = job.switches if job.failover is None else job.failover.target.switches
+            gone = next((name for name in names if name in down), None)
+            if gone is not None and job.change is None:
+                self.failovers.begin(job, gone, f"switch {gone!r} is down: {down[gone]}")
 
     def switch_measured(self, name: str, capacity: Capacity, address: tuple[str, int] | None = None) -> None:
         """A switch reports its capacity, and its address and UDP port if these have become known.
@@ -487,6 +503,7 @@ class JobBook:
                 continue
             if not self._lifecycle.end_if_empty(job):
                 self._lifecycle.fail(job, why, {"event": "switch", "why": why})
+        self._leave_dead_switches()
         self.scheduler.run()
 
     def set_draining(self, name: str, draining: bool, who: str) -> None:

@@ -203,17 +203,17 @@ int64_t Engine::silence_ns(uint64_t completed) {
   return clock_() - last_result_;
 }
 
-bool Engine::probe(int64_t timeout_ns) {
+bool Engine::probe(int64_t timeout_ns, int64_t silence_ns) {
   constexpr int kTimes = 5;  // packets get lost
   auto lock = contend();
   changed_.wait(lock, [this] { return !driving_; });
-  if (!broken_ || closing_) return false;
+  if (!broken_ || closing_ || (last_result_ > 0 && now_ns() - last_result_ < silence_ns)) return false;
   wire::Header asked;
   asked.op = static_cast<uint8_t>(wire::Op::SUM);
   asked.flags = wire::kFlagRetransmission;
   asked.job = admission_.job;
   asked.token = admission_.token;
-  asked.seq = admission_.first_seq - 1;
+  asked.seq = admission_.first_seq + static_cast<uint32_t>(window_.base()) - 1;
   asked.slot = static_cast<uint16_t>(admission_.base + (asked.seq & (admission_.slots - 1)));
   uint8_t packet[wire::kHeaderBytes];
   asked.write(packet);

@@ -48,6 +48,32 @@ def test_what_runs_on_a_switch_that_cannot_be_reached_goes_on() -> None:
     assert jobs.pool.switches["a"].state is SwitchState.up
 
 
+def test_a_job_leaves_a_switch_that_is_down_as_soon_as_another_is_up() -> None:
+    """Its members may not notice: of a tree, the leaves' ports refuse nothing."""
+    jobs = book(switch("a"), switch("b"))
+    zero, _ = run(jobs)
+    jobs.switch_down("b", "no answer within 5 s")
+    jobs.switch_down("a", "connection refused")
+    assert zero.job.failover is None
+    jobs.switch_up("b", Reconciled())
+    assert zero.job.failover is not None
+    assert zero.job.failover.target.switches == ("b",)
+    moved = [note.text for note in only(jobs.poll(), LogEvent) if note.kind is EventKind.moved]
+    assert moved == ["job 'a' goes over to b: switch 'a' is down: connection refused"]
+
+
+def test_a_job_leaves_a_switch_that_is_down_as_soon_as_another_has_room() -> None:
+    jobs = book(switch("a"), switch("b"))
+    zero, _ = run(jobs)
+    other = create(jobs, "other", switch="b", slots=64)
+    assert other.state is JobState.created
+    jobs.switch_down("a", "connection refused")
+    assert zero.job.failover is None
+    jobs.evict(other, "me")
+    jobs.tick(0.0)
+    assert zero.job.failover is not None
+
+
 LOST = "switch 's' restarted, and what its slots held is lost"
 
 
