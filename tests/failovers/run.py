@@ -1,4 +1,4 @@
-"""Runs a list of all-reduces and reduce-scatters twice: undisturbed, and with a switch killed in each."""
+"""Runs all-reduces and reduce-scatters twice: undisturbed, and with a switch killed or drained in each."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ CALLS: Final[tuple[dict[str, Any], ...]] = (
     {"blocks": "dense", "accuracy": "exact"},
     {"blocks": "dense", "scattered": True},
     {"blocks": "dense", "accuracy": "exact", "scattered": True},
+    {"blocks": "dense", "pieces": 8},
 )
 # Two trees: the left half of the ranks has two leaves under the first root.
 TREES: Final = {
@@ -36,7 +37,7 @@ TREES: Final = {
     "second_left": "parent=second_root&host=127.0.1.0/24",
     "second_right": "parent=second_root&host=127.0.2.0/24",
 }
-VICTIMS: Final = ("switch", "leaf", "root")
+VICTIMS: Final = ("switch", "leaf", "root", "drained")
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class Workers:
         where = f"http://127.0.0.1:{site.port}"
         halves = [1 + 2 * rank // count for rank in range(count)]
         addresses = [
-            "127.0.0.1" if victim == "switch" else f"127.0.{half}.{1 + rank}"
+            f"127.0.{half}.{1 + rank}" if victim in ("leaf", "root") else "127.0.0.1"
             for rank, half in enumerate(halves)
         ]
         self._processes = [
@@ -157,15 +158,17 @@ def kills(
     """Yields `count` kills, after each of which the switch is started again, for the next one.
 
     Args:
-        victim: one of `VICTIMS`; of a leaf or a root the job runs on a tree, and there is another.
+        victim: one of `VICTIMS`. Of a leaf or a root the job runs on a tree, and there is another. "drained":
+            the switch is not killed, but drained, until the call has ended.
         elements: of the tensor, float32.
         controller: kill it too, at the same time, and start another.
 
     Raises:
         RuntimeError: a rank has ended, or the job is not on a switch.
     """
-    calls = [rng.choice(CALLS) for _ in range(count)]
-    site = Site(folder / "state") if victim == "switch" else Site(folder / "state", TREES)
+    calls = [CALLS[-1], *(rng.choice(CALLS) for _ in range(count - 1))]  # asynchronous ones at least once
+    tree = victim in ("leaf", "root")
+    site = Site(folder / "state", TREES) if tree else Site(folder / "state")
     try:
         with _job(site, "undisturbed", workers, elements, transport, victim) as job:
             right = [_call(job, call) for call in calls]
@@ -174,8 +177,12 @@ def kills(
                 (found,) = (each for each in site.get("/v1/jobs") if each["name"] == "disturbed")
                 leaves = [leaf["switch"] for leaf in found["leaves"]]
                 switch = rng.choice(leaves) if victim == "leaf" else found["switch"]
-                assert bool(leaves) == (victim != "switch"), found
-                yield _one(site, job, switch, call, sums, undisturbed, rng.random() * undisturbed, controller)
+                assert bool(leaves) == tree, found
+                after = rng.random() * undisturbed
+                if victim == "drained":
+                    yield _drained(site, job, switch, call, sums, undisturbed, after)
+                else:
+                    yield _one(site, job, switch, call, sums, undisturbed, after, controller)
     finally:
         site.close()
 
@@ -208,8 +215,29 @@ def _one(
     sums, seconds = job.end()
     site.start_switch(switch)
     eventually(lambda: all(each["state"] == "up" for each in site.get("/v1/switches")), 60)
-    same = sums == right and (call.get("scattered", False) or len(right) == 1)
-    return Kill(call, switch, after, seconds, undisturbed, restart, same)
+    return Kill(call, switch, after, seconds, undisturbed, restart, _same(call, sums, right))
+
+
+def _same(call: dict[str, Any], sums: set[str], right: set[str]) -> bool:
+    return sums == right and (call.get("scattered", False) or len(right) == 1)
+
+
+def _drained(
+    site: Site,
+    job: Workers,
+    switch: str,
+    call: dict[str, Any],
+    right: set[str],
+    undisturbed: float,
+    after: float,
+) -> Kill:
+    job.begin(call)
+    time.sleep(after)
+    site.post(f"/v1/switches/{switch}/drain")
+    sums, seconds = job.end()
+    eventually(lambda: site.get("/v1/jobs/disturbed")["switch"] != switch, 60)
+    site.post(f"/v1/switches/{switch}/undrain")
+    return Kill(call, switch, after, seconds, undisturbed, 0.0, _same(call, sums, right))
 
 
 def table(done: Sequence[Kill]) -> str:

@@ -1,4 +1,4 @@
-"""A switch is killed in the middle of all-reduces, alone and together with the controller."""
+"""Switches are killed in the middle of all-reduces, alone and together with the controller, or drained."""
 
 from __future__ import annotations
 
@@ -32,5 +32,13 @@ def test_a_job_survives_the_leaves_of_its_tree(tmp_path: Path) -> None:
     rng = random.Random(seed_of_this_run())
     done = list(kills(tmp_path, rng, 3, workers=4, elements=1 << 20, transport="udp", victim="leaf"))
     assert len(done) == 3
+    for kill in done:
+        assert kill.same, kill
+
+
+def test_a_job_moves_off_a_drained_switch_and_back(tmp_path: Path) -> None:
+    rng = random.Random(seed_of_this_run())
+    done = list(kills(tmp_path, rng, 4, workers=3, elements=1 << 21, transport="udp", victim="drained"))
+    assert {kill.switch for kill in done} == {"a", "b"}
     for kill in done:
         assert kill.same, kill

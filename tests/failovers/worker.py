@@ -1,5 +1,7 @@
 """One worker of `tests.failovers`: takes a call as a line of JSON, and writes one with the result's hash.
 
+A call of "pieces" is that many asynchronous ones, of a part of the tensor each.
+
 usage: python -m tests.failovers.worker CONTROLLER JOB RANK WORKERS ELEMENTS TRANSPORT ADDRESS
 """
 
@@ -25,10 +27,14 @@ with worker_lib.connect(
         tensor[:] = data
         call = json.loads(line)
         result, part = tensor, len(tensor) // int(workers)
+        pieces = np.array_split(tensor, call.pop("pieces", 1))
         begun = time.monotonic()
         if call.pop("scattered", False):
             result = session.reduce_scatter(tensor[: part * int(workers)], **call)
-        else:
+        elif len(pieces) == 1:
             session.allreduce(tensor, **call)
+        else:
+            for work in [session.allreduce(piece, async_op=True, **call) for piece in pieces]:
+                work.wait()
         seconds = time.monotonic() - begun
         print(json.dumps({"sha256": hashlib.sha256(result).hexdigest(), "seconds": seconds}), flush=True)

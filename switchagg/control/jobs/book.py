@@ -299,8 +299,10 @@ class JobBook:
         self.scheduler.run()
 
     def tick(self, now: float) -> None:
-        """Refuses joins that have timed out, declares members lost that were silent for too long, and has jobs
-        leave switches that are down as soon as others have room."""
+        """Refuses joins that have timed out, and declares members lost that were silent for too long.
+
+        Jobs leave switches that are down, if others have room now.
+        """
         self.scheduler.give_up_moving(now)
         self._leave_dead_switches()
         for job in self.table.jobs():
@@ -509,7 +511,8 @@ class JobBook:
     def set_draining(self, name: str, draining: bool, who: str) -> None:
         """Places no new job on a switch, or does so again.
 
-        The jobs of a switch that is drained move at their next pause, if others have room.
+        The jobs of a switch that is drained go over to others that have room, in the middle of a collective.
+        One of which a rank has left, or for which there is room later, moves at its next pause.
         """
         switch = self.pool.switches[name]
         if switch.draining is not draining:
@@ -520,6 +523,8 @@ class JobBook:
             if job.placement is not None and name in job.placement.switches and job.state in UNOPENED:
                 self.scheduler.give_back(job)
                 job.state = JobState.queued
+            elif name in job.switches and switch.up and job.change is None and job.failover is None:
+                self.failovers.begin(job, name, f"switch {name!r} is being drained by {who}")
                 self._effects.save(job)
         self.scheduler.run()
 

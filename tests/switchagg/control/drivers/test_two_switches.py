@@ -94,6 +94,11 @@ class Site:
         (inner,) = found.values() if isinstance(found, dict) and len(found) == 1 else (found,)
         return inner
 
+    def post(self, path: str) -> None:
+        """Gives the controller an order."""
+        with urlopen(f"http://127.0.0.1:{self.port}{path}", data=b"", timeout=60):
+            pass
+
     def close(self) -> None:
         """Ends all of it."""
         for each in (self._controller, *self._switches.values()):

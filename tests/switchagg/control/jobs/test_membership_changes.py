@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -267,8 +267,7 @@ def test_leaving_during_a_change() -> None:
 
 def test_a_job_that_must_not_lose_anybody_fails_in_a_change_too() -> None:
     jobs = book(switch("a"), switch("b"))
-    zero, one = run(jobs)
-    jobs.set_draining(zero.job.slot_range.switch if zero.job.slot_range else "", True, "admin")
+    zero, one = pausing(jobs)
     jobs.changes.progress(zero, 1)
     jobs.poll()
     jobs.lost([one], "its process ended")
@@ -278,21 +277,48 @@ def test_a_job_that_must_not_lose_anybody_fails_in_a_change_too() -> None:
     assert (zero.job.state, free(jobs)) == (JobState.failed, 128)
 
 
+def pausing(jobs: JobBook) -> list[Member]:
+    """Has a job pause to move from switch a, which is drained, to b, where there was no room before."""
+    big = run(jobs, "big", slots=64)
+    small = run(jobs, "small")
+    assert [member.admission.switch for member in (*big, *small) if member.admission] == ["a"] * 2 + ["b"] * 2
+    jobs.set_draining("b", True, "admin")
+    for member in big:
+        jobs.leave(member)
+    return small
+
+
 def test_a_job_moves_off_a_switch_that_is_drained() -> None:
+    """At once, in the middle of a collective."""
     jobs = book(switch("a"), switch("b"))
     zero, one = run(jobs)
-    assert zero.job.slot_range is not None
-    assert zero.job.slot_range.switch == "a"
+    there = generation(zero)
     jobs.set_draining("a", True, "admin")
-    done = jobs.poll()
-    assert told(done, zero) == [{"event": "pause", "job": zero.job.id, "why": "moving to switch b"}]
+    why = "switch 'a' is being drained by admin"
+    assert told(jobs.poll(), zero) == [{"event": "failover", "job": there.id, "why": why}]
     assert free(jobs) == 128 - 16  # its place on b is kept
+    for member, lowest in ((zero, 7), (one, 5)):
+        jobs.failovers.report(member, token(member), lowest, "10.0.0.1", 4100 + member.rank)
+    done = carry_out(jobs)
+    assert only(done, Remove) == [Remove(there)]
+    assert jobs.pool.switches["a"].allocator.free_slots == 64
+    for member in (zero, one):
+        assert member.admission is not None
+        assert (member.admission.switch, member.admission.first_packet) == ("b", 5)
+
+
+def test_a_job_moves_at_a_pause_when_there_is_room_at_last() -> None:
+    jobs = book(switch("a"), switch("b"))
+    zero, one = pausing(jobs)
+    done = jobs.poll()
+    assert told(done, zero) == [{"event": "pause", "job": zero.job.id, "why": "moving to switch a"}]
+    assert free(jobs) == 128 - 16
     done = change(jobs, [zero, one])
     (install,) = only(done, Install)
-    assert (install.generation.slot_range.switch, zero.job.state) == ("b", JobState.running)
-    assert jobs.pool.switches["a"].allocator.free_slots == 64
+    assert (install.generation.slot_range.switch, zero.job.state) == ("a", JobState.running)
+    assert jobs.pool.switches["b"].allocator.free_slots == 64
     assert zero.admission is not None
-    assert zero.admission.switch == "b"
+    assert zero.admission.switch == "a"
 
 
 def test_a_job_stays_where_no_other_switch_has_room() -> None:
@@ -309,11 +335,10 @@ def test_a_job_stays_where_no_other_switch_has_room() -> None:
 
 def test_the_other_switch_goes_down_before_the_move() -> None:
     jobs = book(switch("a"), switch("b"))
-    zero, one = run(jobs)
-    jobs.set_draining("a", True, "admin")
-    jobs.switch_down("b", "gone")
+    zero, one = pausing(jobs)
+    jobs.switch_down("a", "gone")
     done = change(jobs, [zero, one])
-    assert [effect.generation.slot_range.switch for effect in only(done, Install)] == ["a"]
+    assert [effect.generation.slot_range.switch for effect in only(done, Install)] == ["b"]
     assert free(jobs) == 128 - 8
 
 
@@ -442,16 +467,21 @@ def test_a_created_job_shrinks_too() -> None:
     assert members[1].admission.places == (1, 2)
 
 
+_GOING_ON: Final = (JobState.running, JobState.moving)
+
+
 def test_random_losses_leaves_and_returns() -> None:
     """Whatever happens, all that is free in the end is all there was, and no two generations overlap."""
     seed = seed_of_this_run()
     draw = random.Random(seed)
-    changes = 0
+    changes = failovers = 0
     for _ in range(150):
         jobs = book(switch("a"), switch("b"))
         world = draw.randint(2, 5)
         members = {member.rank: member for member in run(jobs, world_size=world, **SHRINK)}
         job = members[0].job
+        if draw.random() < 0.3:
+            jobs.set_draining("a", True, "me")
         pending: list[Install] = []
         for _ in range(60):
             for effect in jobs.poll():
@@ -459,7 +489,7 @@ def test_random_losses_leaves_and_returns() -> None:
                     pending.append(effect)
             there = job.joined()
             admitted = [member for member in there if member.admission is not None]
-            match draw.randrange(9):
+            match draw.randrange(10):
                 case 0 | 1 if pending:
                     install = pending.pop(0)
                     for packet in list(install.generation.pending.values()):
@@ -475,7 +505,7 @@ def test_random_losses_leaves_and_returns() -> None:
                         join(jobs, "a", request(rank, world))
                     except AdmissionError:
                         continue
-                case 5 if admitted and job.state in (JobState.running, JobState.moving):
+                case 5 if job.failover is None and admitted and job.state in _GOING_ON:
                     jobs.changes.progress(draw.choice(admitted), draw.randrange(9))
                 case 6 | 7 if job.change is not None and job.change.complete_to is not None:
                     waits = [m for m in admitted if m.rank not in job.change.proceeded]
@@ -485,6 +515,10 @@ def test_random_losses_leaves_and_returns() -> None:
                 case 8 if draw.random() < 0.2:
                     name = draw.choice(["a", "b"])
                     jobs.set_draining(name, draw.random() < 0.5, "me")
+                case 9 if job.failover is not None and admitted:
+                    for member in draw.sample(admitted, draw.randint(1, len(admitted))):
+                        jobs.failovers.report(member, token(member), draw.randrange(9), *member.endpoint)
+                        failovers += 1
             for each in jobs.pool.switches.values():
                 taken = sum(each.allocator.ranges.values())
                 assert taken + each.allocator.free_slots == each.capacity.slots
@@ -497,3 +531,4 @@ def test_random_losses_leaves_and_returns() -> None:
         jobs.poll()
         assert (jobs.table.jobs(), free(jobs), jobs.table.cookies) == ([], 128, {})
     assert changes > 50
+    assert failovers > 20
