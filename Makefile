@@ -53,9 +53,9 @@ fuzz-sums: install
 fuzz-native: install
 	$(BIN)/python -m tests.native.fuzz --executions $(EXECUTIONS) $(if $(SEED),--seed $(SEED))
 
-# Switches killed in the middle of all-reduces.
+# Switches killed in the middle of all-reduces; VICTIM=leaf, root or drained, CONTROLLER=1 kills the controller too.
 failovers: install
-	$(BIN)/python -m tests.failovers --kills $(KILLS)
+	$(BIN)/python -m tests.failovers --kills $(KILLS) $(if $(VICTIM),--victim $(VICTIM)) $(if $(CONTROLLER),--controller)
 
 # The Python parsers, each with EXECUTIONS random inputs (1,000 unless given). SEED repeats a run, TARGET names one of them.
 fuzz-python: install

@@ -157,8 +157,8 @@ class Engine:
     def set_policy(self, word: int) -> None:
         """Sets the policy that the next header carries, on rank 0."""
     def silence_ns(self, completed: int) -> int: ...
-    def probe(self, timeout_ns: int, silence_ns: int) -> bool:
-        """True if the switch answers a packet without words, after such a silence; of a broken engine."""
+    def probe(self, timeout_ns: int) -> bool:
+        """True if the switch answers a packet without words; of a broken engine."""
     def stats(self) -> dict[str, int]: ...
 
 class HeartbeatSender:

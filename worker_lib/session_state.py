@@ -278,16 +278,13 @@ class SessionState:
         except SwitchAggError:
             return None
 
-    def small_packets_pass(self, silence: float) -> bool:
-        """Asks the switch itself, after a time-out: True if it answers a packet without words.
-
-        False if a RESULT has come in the last `silence` seconds.
-        """
+    def small_packets_pass(self) -> bool:
+        """Asks the switch itself, after a time-out: True if it answers a packet without words."""
         assert self.engine is not None
         return (
             self.monitor is not None
             and self.monitor.transport != "shm"
-            and self.engine.probe(int(_PROBE_SECONDS * 1e9), int(silence * 1e9))
+            and self.engine.probe(int(_PROBE_SECONDS * 1e9))
         )
 
     def break_off(self, why: str) -> None:

@@ -428,10 +428,10 @@ class Work:
             f"{native.results} of {native.packets or '?'} results so far asked for had come",
             f"{stats['retransmissions']} packets had been sent again",
         ]
-        words = state.monitor.member.words if state.monitor is not None else 0
+        silent = not stats["results"] or state.engine.silence_ns(0) >= timeout / 2 * 1e9
         # No RESULT any more, and no sign of this rank's packets at the switch: is the path's MTU too small?
-        unseen = not stats["refused"] and (not late or state.rank in late)
-        too_large = unseen and state.small_packets_pass(timeout / 2)
+        unseen = silent and not stats["refused"] and (not late or state.rank in late)
+        too_large = unseen and state.small_packets_pass()
         if late == (state.rank,):
             parts.insert(1, "the switch waits for packets of this rank alone, which do not get there")
         elif late:
@@ -440,8 +440,12 @@ class Work:
             parts.append("the switch's port refuses packets: no switch is running there")
         elif too_large:
             parts.append(self._about_size(certain=late is not None))
-        elif late == (state.rank,) and stats["results"]:
-            parts.append(f"has the path's MTU become smaller than words={words} needs?")
+        elif unseen and stats["results"] and state.monitor is not None and state.monitor.transport == "udp":
+            parts.append(
+                "nothing comes from the switch any more: "
+                + ("has a rank not called it, or has " if late is None else "has ")
+                + f"the path's MTU become smaller than words={state.monitor.member.words} needs?"
+            )
         elif late:
             pass
         elif not stats["results"]:

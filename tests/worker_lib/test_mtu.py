@@ -14,6 +14,7 @@ import worker_lib
 from switchagg.chaos.kernel import SocketFilter, lose_longer
 from switchagg.control.embedded import EmbeddedController
 from switchagg.errors import CollectiveTimeout, SwitchAggError
+from tests.switchagg.cli.test_host_and_listings import hosting
 
 LARGEST = 1472  # bytes of a datagram on Ethernet
 
@@ -25,19 +26,26 @@ def host() -> Iterator[EmbeddedController]:
 
 
 def errors_of(
-    host: EmbeddedController,
+    url: str,
     payload: int,
     calls: Callable[[int], bool] = lambda _rank: True,
     words: int | None = None,
+    before: int = 0,
+    pid: int | None = None,
 ) -> list[SwitchAggError | None]:
-    """Two ranks join, packets of more than `payload` bytes begin to vanish, and ranks that `calls` add."""
+    """Two ranks join and add `before` times, large packets begin to vanish, and ranks that `calls` add.
+
+    `payload`: bytes of the largest that do not. `pid`: of the process that does not get these packets; by default this one, so that nobody gets them.
+    """
     all_joined, cut = threading.Barrier(3), threading.Event()
 
     def rank(number: int) -> SwitchAggError | None:
         try:
             with worker_lib.connect(
-                host.url, "a", number, 2, transport="udp", timeout=2.0, join_timeout=30.0, words=words
+                url, "a", number, 2, transport="udp", timeout=2.0, join_timeout=30.0, words=words
             ) as session:
+                for _ in range(before):
+                    session.allreduce(np.ones(100_000, np.int32))
                 all_joined.wait(60)
                 cut.wait(60)
                 if calls(number):
@@ -52,7 +60,7 @@ def errors_of(
         ranks = [pool.submit(rank, number) for number in range(2)]
         all_joined.wait(60)
         try:
-            path = SocketFilter(os.getpid(), lose_longer(payload))
+            path = SocketFilter(pid or os.getpid(), lose_longer(payload))
         except OSError as error:
             cut.set()
             pytest.skip(f"no filter on sockets here: {error}")
@@ -64,17 +72,17 @@ def errors_of(
 
 
 def test_a_path_whose_mtu_is_too_small_is_named_with_the_words_that_fit(host: EmbeddedController) -> None:
-    errors = errors_of(host, LARGEST)
+    errors = errors_of(host.url, LARGEST)
     timeouts = [str(error) for error in errors if isinstance(error, CollectiveTimeout)]
     assert timeouts, errors
     for text in timeouts:
         assert "UDP packets of 8,144 bytes get no answer, but one of 16 does" in text
         assert "the path's MTU is smaller than words=2032 needs (connect(words=364) fits 1,500 bytes)" in text
-    assert errors_of(host, LARGEST, words=364) == [None, None]
+    assert errors_of(host.url, LARGEST, words=364) == [None, None]
 
 
 def test_a_path_that_loses_everything_is_not_taken_for_one_of_a_small_mtu(host: EmbeddedController) -> None:
-    errors = errors_of(host, 1)
+    errors = errors_of(host.url, 1)
     timeouts = [str(error) for error in errors if isinstance(error, CollectiveTimeout)]
     assert timeouts, errors
     for text in timeouts:
@@ -83,7 +91,24 @@ def test_a_path_that_loses_everything_is_not_taken_for_one_of_a_small_mtu(host: 
 
 
 def test_a_rank_that_is_late_is_not_taken_for_a_small_mtu(host: EmbeddedController) -> None:
-    error = errors_of(host, 65507, calls=lambda rank: rank == 0)[0]
+    error = errors_of(host.url, 65507, calls=lambda rank: rank == 0)[0]
     assert isinstance(error, CollectiveTimeout)
     assert "the switch waits for rank 1" in str(error)
     assert "MTU" not in str(error)
+
+
+@pytest.mark.parametrize("both_ways", [False, True], ids=["to the switch", "both ways"])
+def test_a_path_whose_mtu_shrinks_later_is_named(both_ways: bool) -> None:
+    with hosting() as (running, said):
+        errors = errors_of(
+            said["controller"], LARGEST, before=2, pid=None if both_ways else running.process.pid
+        )
+    timeouts = [str(error) for error in errors if isinstance(error, CollectiveTimeout)]
+    assert timeouts, errors
+    for text in timeouts:
+        if both_ways:
+            assert "nothing comes from the switch any more: has" in text
+            assert "the path's MTU become smaller than words=2032 needs?" in text
+        else:
+            assert "UDP packets of 8,144 bytes get no answer, but one of 16 does" in text
+            assert "the path's MTU is smaller than words=2032 needs" in text

@@ -238,9 +238,8 @@ class Engine {
   // Nanoseconds since the last RESULT, while one is outstanding, of a collective from number `completed` on.
   int64_t silence_ns(uint64_t completed);
   // Of a broken engine: asks the switch, by a packet without words, for the RESULT before the first that is lacking. Before any
-  // has come, that has no words either. True if it comes within `timeout_ns`: small packets reach the switch. False, without
-  // asking, if a RESULT has come in the last `silence_ns`.
-  bool probe(int64_t timeout_ns, int64_t silence_ns);
+  // has come, that has no words either. True if it comes within `timeout_ns`: small packets reach the switch.
+  bool probe(int64_t timeout_ns);
   // In a forked child: closes the inherited sockets and forgets the thread. Call nothing else afterwards.
   void abandon();
 

@@ -425,7 +425,7 @@ NB_MODULE(_native, m) {
       .def_prop_ro("policy", &Engine::policy)
       .def("set_policy", &Engine::set_policy, "word"_a)
       .def("silence_ns", &Engine::silence_ns, "completed"_a, nb::call_guard<nb::gil_scoped_release>())
-      .def("probe", &Engine::probe, "timeout_ns"_a, "silence_ns"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("probe", &Engine::probe, "timeout_ns"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("stats", &stats_dict);
 
   nb::class_<HeartbeatSender>(m, "HeartbeatSender")
