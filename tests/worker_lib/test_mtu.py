@@ -35,7 +35,8 @@ def errors_of(
 ) -> list[SwitchAggError | None]:
     """Two ranks join and add `before` times, large packets begin to vanish, and ranks that `calls` add.
 
-    `payload`: bytes of the largest that do not. `pid`: of the process that does not get these packets; by default this one, so that nobody gets them.
+    `payload`: bytes of the largest that do not vanish.
+    `pid`: of the process that does not get these packets; by default this one, so that nobody gets them.
     """
     all_joined, cut = threading.Barrier(3), threading.Event()
 

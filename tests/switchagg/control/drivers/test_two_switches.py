@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -23,9 +24,16 @@ from tests.switchagg.control.drivers.rack_jobs import WORKER, Talk
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Returns a port that is free for TCP and UDP, below those that the kernel chooses for others meanwhile."""
+    while True:
+        port = random.randrange(20_000, 32_768)
+        try:
+            for kind in socket.SOCK_STREAM, socket.SOCK_DGRAM:
+                with socket.socket(type=kind) as probe:
+                    probe.bind(("127.0.0.1", port))
+        except OSError:
+            continue
+        return port
 
 
 class Site:
