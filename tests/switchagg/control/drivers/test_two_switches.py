@@ -24,7 +24,7 @@ from tests.switchagg.control.drivers.rack_jobs import WORKER, Talk
 
 
 def _free_port() -> int:
-    """Returns a port that is free for TCP and UDP, below those that the kernel chooses for others meanwhile."""
+    """Returns a port that is free for TCP and UDP, and that the kernel gives to nobody."""
     while True:
         port = random.randrange(20_000, 32_768)
         try:
