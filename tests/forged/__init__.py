@@ -1,0 +1,1 @@
+"""Packets that another process forges while a job runs: nothing changes, and each is counted."""
