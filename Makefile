@@ -1,4 +1,4 @@
-# make install | demo | test | test-long | topo-test | experiments | fuzz | fuzz-sums | fuzz-native | fuzz-python | sanitize | threads | exhaustive | tla | simulate | loss | soak | fuzz-api | training | torch-matrix | torch-kills | failovers | packages | docs | bench | lint. Each does its own set-up; needs Python 3.11+, a C++20 compiler and make.
+# make install | demo | test | test-long | topo-test | experiments | fuzz | fuzz-sums | fuzz-native | fuzz-python | sanitize | threads | exhaustive | tla | simulate | loss | soak | fuzz-api | training | torch-matrix | torch-kills | failovers | forged | packages | docs | bench | lint. Each does its own set-up; needs Python 3.11+, a C++20 compiler and make.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -13,10 +13,11 @@ EXECUTIONS ?= 1000000
 SCHEDULES ?= 100000
 STEPS ?= 500
 KILLS ?= 100
+PACKETS ?= 1000000
 WAY ?= reconfigure
 SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(shell find switchagg worker_lib -name '*.cpp' -o -name '*.h')
 
-.PHONY: install demo test test-long topo-test experiments fuzz fuzz-sums fuzz-native fuzz-python sanitize threads exhaustive tla simulate loss soak fuzz-api training torch-matrix torch-kills failovers packages docs bench lint format native clean
+.PHONY: install demo test test-long topo-test experiments fuzz fuzz-sums fuzz-native fuzz-python sanitize threads exhaustive tla simulate loss soak fuzz-api training torch-matrix torch-kills failovers forged packages docs bench lint format native clean
 
 install: $(VENV)/.installed-$(EXTRAS)
 
@@ -56,6 +57,10 @@ fuzz-native: install
 # Switches killed in the middle of all-reduces; VICTIM=leaf, root or drained, CONTROLLER=1 kills the controller too.
 failovers: install
 	$(BIN)/python -m tests.failovers --kills $(KILLS) $(if $(VICTIM),--victim $(VICTIM)) $(if $(CONTROLLER),--controller)
+
+# Forged packets of each kind, PACKETS of each, from another process while a job runs. As root.
+forged: install
+	$(BIN)/python -m tests.forged --packets $(PACKETS)
 
 # The Python parsers, each with EXECUTIONS random inputs (1,000 unless given). SEED repeats a run, TARGET names one of them.
 fuzz-python: install

@@ -49,7 +49,7 @@ class _Ranks:
     """Two ranks of this process, which add until told to end; every sum is checked."""
 
     def __init__(self, host: Embedded, elements: int) -> None:
-        self.done, self.wrong, self.stats = 0, 0, [{}, {}]  # type: list[Any]
+        self.done, self.wrong, self.packets = 0, 0, [0, 0]
         self.sessions: list[Any] = [None, None]
         self._end = False
         self._joined = threading.Barrier(3)
@@ -72,7 +72,8 @@ class _Ranks:
                 self.done += rank == 0
                 if x[0]:
                     break
-            self.stats[rank] = session.stats()
+            assert session._state.engine is not None
+            self.packets[rank] = session._state.engine.stats()["positions"]
 
     def close(self) -> None:
         self._end = True
@@ -114,7 +115,7 @@ def run(
             forger.communicate()
             ranks.close()
         assert ranks.wrong == 0, f"{ranks.wrong} wrong sums"
-        accepted, own = _switch(host)["accepted"], sum(each["positions"] for each in ranks.stats)
+        accepted, own = _switch(host)["accepted"], sum(ranks.packets)
         assert accepted == own, f"the slots took {accepted} packets; the ranks had {own}"
 
 

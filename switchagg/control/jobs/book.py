@@ -523,9 +523,9 @@ class JobBook:
             if job.placement is not None and name in job.placement.switches and job.state in UNOPENED:
                 self.scheduler.give_back(job)
                 job.state = JobState.queued
+                self._effects.save(job)
             elif name in job.switches and switch.up and job.change is None and job.failover is None:
                 self.failovers.begin(job, name, f"switch {name!r} is being drained by {who}")
-                self._effects.save(job)
         self.scheduler.run()
 
 

@@ -383,8 +383,11 @@ def test_a_leaf_that_takes_anybody_is_drained() -> None:
     assert switches(job) == ("root", "a", "b", "c")
     jobs.set_draining("b", True, "me")
     (asked,) = told(jobs.poll(), members[0])
-    assert (asked["event"], asked["why"]) == ("pause", "moving to switch root and a, c below it")
-    pause(jobs, *members)
+    assert (asked["event"], asked["why"]) == ("failover", "switch 'b' is being drained by me")
+    for member in members:
+        assert member.admission is not None
+        jobs.failovers.report(member, member.admission.token, 3, *member.endpoint)
+    carry_out(jobs)
     assert (job.state, switches(job)) == (JobState.running, ("root", "a", "c"))
     assert free(jobs) == FREE - 3 * 8
     assert jobs.pool.switches["b"].memory_used == 0
