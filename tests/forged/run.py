@@ -24,7 +24,7 @@ from worker_lib.embedded import Embedded, start_embedded
 
 @dataclass(frozen=True)
 class Forged:
-    """What became of the packets of one kind.
+    """The fate of the packets of one kind.
 
     Attributes:
         counted: by how much the counter of that kind has grown. lost: by the kernel, in front of the switch
@@ -84,7 +84,7 @@ class _Ranks:
 def run(
     counts: int, kinds: Sequence[str], seed: int, *, windows: int, share: float, elements: int
 ) -> Iterator[Forged]:
-    """Yields what became of `counts` packets of each kind.
+    """Yields the fate of `counts` packets of each kind.
 
     Args:
         windows: the number of times with such packets, by turns with times without.
