@@ -23,8 +23,8 @@ CALLS: Final[tuple[dict[str, Any], ...]] = (
     {"blocks": "dense", "bits": 32},
     {"blocks": "dense", "bits": 8},
     {"blocks": "dense", "accuracy": "exact"},
-    {"blocks": "dense", "scattered": True},
-    {"blocks": "dense", "accuracy": "exact", "scattered": True},
+    {"scattered": True},
+    {"accuracy": "exact", "scattered": True},
     {"blocks": "dense", "pieces": 8},
 )
 # Two trees: the left half of the ranks has two leaves under the first root.
