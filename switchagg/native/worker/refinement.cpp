@@ -46,7 +46,8 @@ Marks::Marks(const Call& call, const Sequence& sequence, uint32_t words) : words
       }
       if (wanted & zero) continue;
       const uint64_t group = (element - first) / kGroup;
-      if (wanted == 0 || (wanted & ~large(call, element, count, least)) == 0) own_[at_[c] + group / 32] |= 1u << (group % 32);
+      if (wanted == 0 || (wanted & ~large(call, element, count, least)) == 0)
+        own_[at_[c] + group / 32] |= 1u << (group % 32);
     }
   }
   marks_.assign(own_.size(), 0);
@@ -57,7 +58,8 @@ uint32_t Marks::large(const Call& call, uint64_t element, uint32_t count, double
   const LaneKernels& kernels = choose_lane_kernels();
   uint32_t bits = 0, nonzero;
   const auto each = [&](const auto* x) {
-    for (uint32_t i = 0; i < count; ++i) bits |= static_cast<uint32_t>(std::abs(x[i]) >= static_cast<std::remove_cvref_t<decltype(*x)>>(least)) << i;
+    const auto bound = static_cast<std::remove_cvref_t<decltype(*x)>>(least);
+    for (uint32_t i = 0; i < count; ++i) bits |= static_cast<uint32_t>(std::abs(x[i]) >= bound) << i;
     return bits;
   };
   if (call.dtype == DType::f64) return each(reinterpret_cast<const double*>(call.in) + element);
