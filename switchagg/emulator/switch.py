@@ -200,7 +200,7 @@ class Switch(SoftwareSwitch):
     def port_counters(self) -> dict[str, int]:
         """Returns what passed the socket: packets_in, bytes_in, packets_out, bytes_out, and on the way
         receive_calls, send_calls, refused, send_errors. Of AF_XDP and DPDK also what was dropped: malformed,
-        unaddressed, not_open, too_large.
+        unaddressed, not_open, too_large, no_room.
 
         Bytes are of UDP payload, calls are system calls, and `refused` were answered with "port unreachable".
         """

@@ -106,7 +106,6 @@ bool DpdkDevice::ready() const {
 
 void DpdkDevice::receive(std::vector<DeviceFrame>& into) {
   const std::lock_guard guard(lock_);
-  ++counters_.receive_calls;
   look();
   back_.clear();
   for (const auto& [at, interface] : came_) {
@@ -133,7 +132,7 @@ uint8_t* DpdkDevice::reserve(uint16_t interface, uint32_t bytes) {
     spare_.resize(kSpare);
     if (settings_.dequeue(settings_.pool, spare_.data(), kSpare) != 0) {
       spare_.clear();
-      ++counters_.no_room;
+      ++no_room_;
       return nullptr;
     }
   }
@@ -158,14 +157,13 @@ void DpdkDevice::flush() {
     std::vector<void*>& frames = leaving_[i];
     size_t sent = 0;
     for (int tries = 0; sent < frames.size() && tries < kTries; ++tries) {
-      ++counters_.send_calls;
       const auto count = static_cast<uint16_t>(std::min<size_t>(frames.size() - sent, kBurst));
       const uint16_t taken = port.transmit(port.transmit_queue, frames.data() + sent, count);
       sent += taken;
       if (taken) tries = 0;
     }
     if (sent < frames.size()) {
-      counters_.no_room += frames.size() - sent;
+      no_room_ += frames.size() - sent;
       settings_.free_bulk(frames.data() + sent, static_cast<unsigned>(frames.size() - sent));
     }
     frames.clear();

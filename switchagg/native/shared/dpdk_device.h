@@ -56,7 +56,7 @@ class DpdkDevice : public FrameDevice {
   bool wait(std::span<const int> more, int64_t timeout_ns) override;
   bool shared_with_kernel() const override { return false; }
   void abandon() override {}  // a child cannot use the parent's DPDK, whose descriptors are DPDK's own
-  const DeviceCounters& counters() const override { return counters_; }
+  uint64_t no_room() const override { return no_room_; }
 
  private:
   struct Came {
@@ -69,7 +69,7 @@ class DpdkDevice : public FrameDevice {
   std::vector<std::vector<void*>> leaving_;  // by port
   std::vector<void*> spare_;                 // mbufs of the pool
   std::vector<void*> back_;                  // to free
-  DeviceCounters counters_;
+  uint64_t no_room_ = 0;
   size_t turn_ = 0;
 
   // Any thread that waits looks for frames, since nothing else says that they are there.

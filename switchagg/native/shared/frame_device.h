@@ -21,11 +21,6 @@ struct DeviceFrame {
   uint64_t handle;     // the device's name for its memory
 };
 
-struct DeviceCounters {
-  uint64_t receive_calls = 0, send_calls = 0;  // system calls, or bursts
-  uint64_t no_room = 0;                        // frames that were not sent, because earlier ones had not left
-};
-
 class FrameDevice {
  public:
   virtual ~FrameDevice() = default;
@@ -50,7 +45,7 @@ class FrameDevice {
   virtual bool shared_with_kernel() const = 0;
 
   virtual void abandon() = 0;  // in a forked child: closes the descriptors that it inherited
-  virtual const DeviceCounters& counters() const = 0;
+  virtual uint64_t no_room() const = 0;  // frames that were not sent, because earlier ones had not left
 };
 
 }  // namespace switchagg

@@ -47,12 +47,9 @@ uint16_t FrameHost::free_port() {
 
 HostCounters FrameHost::counters() {
   std::lock_guard guard(lock_);
-  return counters_;
-}
-
-DeviceCounters FrameHost::device_counters() {
-  std::lock_guard guard(lock_);
-  return device_->counters();
+  HostCounters now = counters_;
+  now.no_room = device_->no_room();
+  return now;
 }
 
 void FrameHost::abandon() {

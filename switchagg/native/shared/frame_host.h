@@ -37,6 +37,7 @@ struct HostCounters {
   uint64_t unaddressed = 0;  // dropped: the MAC of the peer is not known
   uint64_t not_open = 0;     // dropped: for another address or port
   uint64_t too_large = 0;    // dropped: larger than the interface carries
+  uint64_t no_room = 0;      // dropped by the device: earlier frames had not left
 };
 
 class FrameHost {
@@ -51,7 +52,6 @@ class FrameHost {
   uint16_t free_port();            // of no endpoint that is open; another one each time
   uint32_t receive_bytes() const;  // of datagrams that can wait, as a socket's buffer is counted
   HostCounters counters();
-  DeviceCounters device_counters();
   void abandon();
 
  private:

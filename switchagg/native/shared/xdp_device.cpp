@@ -250,7 +250,7 @@ uint8_t* XdpDevice::reserve(uint16_t, uint32_t bytes) {
       reap(q);
     }
     if (q.free.empty()) {
-      ++counters_.no_room;
+      ++no_room_;
       return nullptr;
     }
   }
@@ -265,7 +265,6 @@ void XdpDevice::flush() {
   publish(q.tx.producer, q.tx.next);
   // A kernel that copies takes a few dozen frames a call.
   for (uint32_t tries = 0; tries < kSendChunks && q.tx.wants_wake_up() && acquire(q.tx.consumer) != q.tx.next; ++tries) {
-    ++counters_.send_calls;
     if (sendto(q.socket.get(), nullptr, 0, MSG_DONTWAIT, nullptr, 0) >= 0) continue;
     if (errno == ENOBUFS || errno == EBUSY) {
       pollfd full{q.socket.get(), POLLOUT, 0};

@@ -36,7 +36,7 @@ class XdpDevice : public FrameDevice {
   void close(Endpoint local) override { program_->close(local); }
   bool shared_with_kernel() const override { return true; }
   void abandon() override;
-  const DeviceCounters& counters() const override { return counters_; }
+  uint64_t no_room() const override { return no_room_; }
 
   std::string description() const;  // such as "eth0, in the driver, without a copy, 4 queues"
 
@@ -51,7 +51,7 @@ class XdpDevice : public FrameDevice {
   std::unique_ptr<RedirectProgram> program_;
   std::vector<std::unique_ptr<Queue>> queues_;
   size_t turn_ = 0;  // the queue that is read first
-  DeviceCounters counters_;
+  uint64_t no_room_ = 0;
 };
 
 // This process's host of an address, on the interface that has it. Throws std::system_error that names the interface.

@@ -395,7 +395,8 @@ nb::dict ether_counters(NativeSwitch& self) {
 nb::dict host_counters(NativeSwitch& self) {
   if (!self.host()) return {};
   const HostCounters c = without_gil([&] { return self.host()->counters(); });
-  return to_dict({{"malformed", c.malformed}, {"unaddressed", c.unaddressed}, {"not_open", c.not_open}, {"too_large", c.too_large}});
+  return to_dict({{"malformed", c.malformed}, {"unaddressed", c.unaddressed}, {"not_open", c.not_open}, {"too_large", c.too_large},
+                  {"no_room", c.no_room}});
 }
 
 nb::list interface_counters(NativeSwitch& self) {

@@ -112,7 +112,7 @@ class WiredEngine:
         return self._switch.slot(index)
 
     def receive(self, payload: bytes, source: Address | None) -> list[Out]:
-        wanted = len(self._counts.receive(payload, source))
+        order = [to for to, _ in self._counts.receive(payload, source)]
         if source is None:
             return [(None, packet) for packet in self._switch.packet_out(payload)]
         assert self._read() is None, "a packet that nothing asked for"
@@ -124,12 +124,13 @@ class WiredEngine:
         while self._switch.port_counters()["packets_in"] < self._packets:
             assert time.monotonic() < end, "the packet has not arrived"
         outs: list[Out] = []
-        while len(outs) < wanted:
+        while len(outs) < len(order):
             out = self._read()
             if out is not None:
                 outs.append(out)
-            assert time.monotonic() < end, f"{len(outs)} of {wanted} packets"
-        return outs
+            assert time.monotonic() < end, f"{len(outs)} of {len(order)} packets"
+        # RESULTs with words leave before those without; an engine hands them out by worker.
+        return sorted(outs, key=lambda out: order.index(out[0]) if out[0] in order else -1)
 
     def _read(self) -> Out | None:
         while True:
