@@ -123,8 +123,11 @@ class Admission:
 class Engine:
     """One worker's engine in one job; see native/worker/engine.h."""
 
-    def __init__(self, socket: Socket, admission: Admission, checked: bool = False) -> None:
-        """Takes the socket. Raises `OSError`; the socket can then be used again."""
+    def __init__(
+        self, socket: Socket, admission: Admission, checked: bool = False, secret: bytes = b""
+    ) -> None:
+        """Takes the socket. Raises `OSError`; the socket can then be used again. With a secret, sums are
+        sealed; raises `RuntimeError` where there is no libcrypto."""
     def submit(self, call: Call, timeout_ns: int, background: bool, generation: int = 0) -> Collective | None:
         """None: the engine is no longer in that generation."""
     def wait(self, work: Collective, slice_ns: int) -> int: ...
@@ -185,8 +188,18 @@ class PacketCheck:
     def holds(
         self, packet_number: int, digest: int, payload: bytes, all: bool = False, wraps: bool = False
     ) -> bool: ...
+    def extended(self, before: int, words: Sequence[int]) -> int:
+        """Returns the digest of more words."""
 
-def digest(before: int, words: Sequence[int]) -> int: ...
+class Seal:
+    """See native/worker/seal.h."""
+
+    def __init__(self, secret: bytes, nonces: Sequence[bytes], rank: int, words: int) -> None:
+        """`words`: K. Raises `RuntimeError` where there is no libcrypto."""
+    def secret_words(self, count: int) -> list[int]: ...
+    def sealed(self, packet_number: int, digest: tuple[int, int], workers: int, words: bytes) -> bytes:
+        """Returns a contribution: K - 6 words, with check words, and the rank's pad on all."""
+
 def heartbeat(cookie: bytes, sequence: int, report: Sequence[int]) -> bytes:
     """Returns the datagram that a `HeartbeatSender` sends."""
 

@@ -47,6 +47,7 @@ class SumOptions(NamedTuple):
         root: of a reduce.
         union: words of a bitmap, for the union of all ranks' blocks; shape (ceil(blocks / 32),).
         tag: meaning of x, for messages to ranks that disagree on it.
+        public: of an OR: what it says is no secret, also in a sealed job.
     """
 
     op: str
@@ -59,6 +60,7 @@ class SumOptions(NamedTuple):
     tag: str = ""
     kind: Kind = Kind.ALLREDUCE
     root: int = 0
+    public: bool = False
 
     def given(self) -> dict[str, Any]:
         """Arguments that sums and averages alone have, but for `blocks`, by the names that callers use."""

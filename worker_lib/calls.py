@@ -164,6 +164,11 @@ def _prepare_or(
     state: SessionState, v: TensorView, o: TensorView | None, begin: int, end: int, options: SumOptions
 ) -> Prepared:
     sparse = checked_bitwise(v, options.blocks, options.given())
+    if state.sealed and not options.public:
+        raise UsageError(
+            f"{f'{options.tag} needs' if options.tag else 'op is'} 'or' in a sealed job, where only sums can "
+            "be hidden; accepted: 'sum', 'avg', 'max', 'min'"
+        )
     each = v.nbytes // max(v.elements, 1)
     first, last = begin * each, end * each
     if state.world_size == 1 and o is not None and o is not v:

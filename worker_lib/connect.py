@@ -14,6 +14,7 @@ credential=         SWITCHAGG_TOKEN                   none
 transport=          SWITCHAGG_TRANSPORT               shared memory if the switch is on this host, else UDP
 switch=             SWITCHAGG_SWITCH                  the one whose hosts this address is among, or any
 check=              SWITCHAGG_CHECK                   no
+seal=               SWITCHAGG_SEAL                    no
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from switchagg.wire.header import MAX_TREE_WORKERS
 from worker_lib import _native, launchers
 from worker_lib.membership import checked_deadline, checked_on_loss
 from worker_lib.monitor import MembershipMonitor, end_dropped
+from worker_lib.secret import read_secret
 from worker_lib.session import Session, close_all
 from worker_lib.session_state import SessionState
 from worker_lib.transport import bind, checked_transport, local_address_towards, start_engine
@@ -61,6 +63,7 @@ def connect(
     credential: str | None = None,
     switch: str | None = None,
     check: bool | None = None,
+    seal: bool | str | os.PathLike[str] | None = None,
 ) -> Session:
     """Joins a job and returns this worker's session. Blocks until all ranks have joined.
 
@@ -91,6 +94,9 @@ def connect(
         check: three words of every packet prove the sum of the others, so that damage on the way, in the
             switch and in shared memory is noticed: it is healed, or an `IntegrityError` is raised. All ranks
             ask for the same. docs/protocol.md, section 14, has what is certain and what is probable.
+        seal: sums are encrypted and authenticated, also from the switch, with a secret that all ranks have:
+            the path of a file, ``"fd:N"`` for an inherited descriptor, or True for what SWITCHAGG_SEAL names.
+            docs/security.md says what stays visible.
 
     Raises:
         UsageError: an argument or variable is missing or out of range.
@@ -123,7 +129,7 @@ def connect(
             return _alone(SkipPolicy(), timeout, name)
         patience = timeout if join_timeout is None else join_timeout
         way = checked_transport(transport)
-        checked = _checked(check)
+        checked, secret = _checked(check), read_secret(seal)
         wishes: dict[str, Any] = {
             "on_loss": checked_on_loss(on_loss, os.environ.get("SWITCHAGG_ON_LOSS")),
             "deadline": checked_deadline(deadline, os.environ.get("SWITCHAGG_DEADLINE")),
@@ -134,7 +140,7 @@ def connect(
         url, retry = _controller(controller, me, patience, launch)
         return _join(
             url, name, me, size, address=address, timeout=timeout, patience=patience, words=words,
-            slots=slots, transport=way, check=checked, retry=retry, **wishes,
+            slots=slots, transport=way, check=checked, secret=secret, retry=retry, **wishes,
         )  # fmt: skip
     except SwitchAggError as error:
         # The message says all; frames and causes from in here would stand between it and the caller's line.
@@ -159,6 +165,7 @@ def _join(
     slots: int | None,
     transport: str,
     check: bool,
+    secret: bytes,
     address: str | None = None,
     retry: bool = False,
     may_group: bool = True,
@@ -187,11 +194,14 @@ def _join(
         raise
     try:
         engine, used = start_engine(
-            sock, member, transport, lambda admission: _native.Engine(sock.native, admission, check)
+            sock, member, transport, lambda admission: _native.Engine(sock.native, admission, check, secret)
         )
         monitor = MembershipMonitor(
             engine, member, transport=transport, used=used, address=own, runtime=SYSTEM
         )
+    except RuntimeError as error:  # libcrypto
+        member.leave()
+        raise UsageError(str(error)) from None
     except SwitchError:
         member.leave()
         raise
@@ -210,7 +220,7 @@ def _join(
             return _join(
                 url, label, list(ranks).index(session.rank), len(ranks), address=own, timeout=timeout,
                 patience=patience, words=narrow or member.words, slots=few or member.slots,
-                transport=transport, check=check, may_group=False, **wishes,
+                transport=transport, check=check, secret=secret, may_group=False, **wishes,
             )  # fmt: skip
         except AdmissionError as error:
             if error.code == "join_timeout":
@@ -221,7 +231,7 @@ def _join(
 
     state = SessionState(
         member.rank, member.world_size, engine=engine, monitor=monitor, policy=member.policy,
-        timeout=timeout, name=name,
+        timeout=timeout, name=name, sealed=bool(secret),
     )  # fmt: skip
     return Session(state, group if may_group else None)
 

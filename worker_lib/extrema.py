@@ -54,7 +54,7 @@ def run(state: SessionState, x: Any, out: Any, options: SumOptions, timeout: flo
         state.check_open()
         v, o, begin, end = _looked_at(state, x, out, options)
         try:
-            if not searched(state.world_size, v.nbytes):
+            if not searched(state.world_size, v.nbytes, sealed=state.sealed):
                 return Work(
                     state, partial(_gathered, state, x, out, options), timeout, background=False
                 ).wait()
@@ -69,14 +69,17 @@ def run(state: SessionState, x: Any, out: Any, options: SumOptions, timeout: flo
 
 def _gathered(state: SessionState, x: Any, out: Any, options: SumOptions) -> Prepared:
     """Prepares a gathering; raises `MembershipChanged` where the ranks are so many now that they search."""
-    if searched(state.world_size, view(x, "x", write=False).nbytes):
+    if searched(state.world_size, view(x, "x", write=False).nbytes, sealed=state.sealed):
         raise MembershipChanged
     return _prepare(state, x, out, options)
 
 
-def searched(world_size: int, nbytes: int) -> bool:
-    """True if a call that waits searches for the extrema of arrays of this size; else they are gathered."""
-    return world_size > GATHERED_RANKS and nbytes > GATHERED_BYTES
+def searched(world_size: int, nbytes: int, *, sealed: bool = False) -> bool:
+    """True if a call that waits searches for the extrema of arrays of this size; else they are gathered.
+
+    A search is an OR, which cannot be sealed.
+    """
+    return world_size > GATHERED_RANKS and nbytes > GATHERED_BYTES and not sealed
 
 
 def _looked_at(

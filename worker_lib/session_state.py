@@ -71,6 +71,7 @@ class SessionState:
         policy: the skip policy at admission.
         timeout: seconds that a collective may take unless the call says otherwise.
         name: of the job.
+        sealed: its sums are sealed.
 
     Attributes:
         rank, world_size, places: of `generation`; see `Session`.
@@ -90,12 +91,14 @@ class SessionState:
         policy: SkipPolicy,
         timeout: float,
         name: str,
+        sealed: bool = False,
     ) -> None:
         self.rank = rank
         self.world_size = world_size
         self.places = tuple(range(world_size)) if monitor is None else monitor.generations[0].places
         self.timeout = timeout
         self.name = name
+        self.sealed = sealed
         self.admitted = policy
         self.engine = engine
         self.monitor = monitor

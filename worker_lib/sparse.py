@@ -32,9 +32,10 @@ import numpy as np
 import numpy.typing as npt
 
 from switchagg.errors import MismatchError, UsageError
-from worker_lib.arguments import SUMMABLE, view
-from worker_lib.calls import sum_lanes
+from worker_lib.arguments import SUMMABLE, SumOptions, view
+from worker_lib.calls import prepare_sum, sum_lanes
 from worker_lib.plan import BOUNDED, EXACT, Words, pack_bitmap, unpack_bitmap
+from worker_lib.work import Work
 
 if TYPE_CHECKING:
     from worker_lib.session import Session
@@ -181,7 +182,16 @@ def allreduce_sparse(
         f"allreduce_sparse({dtype}, {rows} rows of shape {row}, {op}, {width_of_lanes}, result {result!r}, "
         f"dense over {dense_over})"
     )
-    there = union(mine.indices, rows, call, lambda words: session.allreduce(words, op="or", timeout=timeout))
+    ored = SumOptions("or", public=True)  # as plans are, which say the same of blocks
+
+    def at_some_rank(words: Array) -> Array:
+        state = session._state
+        found: Array = Work(
+            state, lambda: prepare_sum(state, words, None, ored), timeout, background=False
+        ).wait()
+        return found
+
+    there = union(mine.indices, rows, call, at_some_rank)
     if there.size * width > MAX_ELEMENTS:
         raise UsageError(
             f"{there.size} rows of {width} at some rank; accepted: {MAX_ELEMENTS} elements in all"

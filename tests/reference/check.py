@@ -40,7 +40,7 @@ def _sum(words: Sequence[int]) -> int:
 
 def check_words(words: Sequence[int], packet_number: int, digest: int, nonce: int) -> list[int]:
     """The three words that one rank sends behind `words`."""
-    total = (_sum(words) + mixed(nonce) + packet_number * _STEP + digest) & _MASK
+    total = (_sum(words) + mixed(nonce) + packet_number * _STEP + mixed(digest)) & _MASK
     return [total & 0xFFFFFF, total >> 24 & 0xFFFFFF, 1 << 24 | total >> 48]
 
 
@@ -54,7 +54,7 @@ def holds(
     if ranks > workers or (everyone and ranks != workers):
         return False
     told = low + (middle << 24) + ((high & 0xFFFFFF) << 48)
-    wanted = _sum(words) + ranks * (mixed(nonce) + packet_number * _STEP + digest)
+    wanted = _sum(words) + ranks * (mixed(nonce) + packet_number * _STEP + mixed(digest))
     return (told - wanted) % (1 << (32 if wraps else 64)) == 0
 
 

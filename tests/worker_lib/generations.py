@@ -43,12 +43,14 @@ class Cluster:
         switch: Any = None,
         checked: bool = False,
         receivers: Sequence[int] = (),
+        secret: bytes = b"",
     ) -> None:
         self.random = random.Random(seed)
         self.switch: Any = switch or Switch(faults=faults)
         self.link = link
         self.checked = checked
         self.receivers = list(receivers)
+        self.secret = secret
         self.engines: dict[int, _native.Engine] = {}
         self.places: tuple[int, ...] = ()
         self.job = 0
@@ -106,7 +108,7 @@ class Cluster:
         self.switch.remove_job(old)
 
     def _engine(self, sock: BoundSocket, admission: dict[str, Any]) -> _native.Engine:
-        return _native.Engine(sock.native, _native.Admission(**admission), self.checked)
+        return _native.Engine(sock.native, _native.Admission(**admission), self.checked, self.secret)
 
     def _admit(
         self, places: tuple[int, ...], first: int = 0

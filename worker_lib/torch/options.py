@@ -31,6 +31,7 @@ class Options:
         block_size: elements a block; None leaves it to the controller.
         transport: ``"shm"``, ``"udp"`` or ``"auto"``, as in `worker_lib.connect`.
         check: sums are checked, as `worker_lib.connect` says.
+        seal: sums are sealed: the same.
         fallback: when the switch is lost: ``"error"`` raises, ``"gloo"`` goes on through gloo; see
             `worker_lib.torch.fallback` for the cost of that.
 
@@ -45,6 +46,7 @@ class Options:
     block_size: int | None = None
     transport: str | None = None
     check: bool | None = None
+    seal: bool | str | None = None
     fallback: str = "error"
 
     def __post_init__(self) -> None:

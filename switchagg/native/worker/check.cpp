@@ -19,47 +19,72 @@ uint64_t mixed(uint64_t x) {
 
 }  // namespace
 
+// Odd weights: no change of a single word leaves the sum as it is.
 PacketCheck::PacketCheck(uint32_t words, uint32_t workers, uint64_t nonce)
-    : kernels_(choose_lane_kernels()), weights_(words), workers_(workers), nonce_(mixed(nonce)) {
+    : kernels_(choose_lane_kernels()), words_(words), workers_(workers), nonce_(mixed(nonce)), sums_(1) {
+  sums_[0].point = kPoint;
   uint64_t state = 0;
-  for (int32_t& weight : weights_) weight = static_cast<int32_t>(static_cast<uint32_t>(mixed(state += kStep) >> 32) | 1u);
+  for (uint32_t i = 0; i < words; ++i)
+    sums_[0].weights.push_back(static_cast<int32_t>(static_cast<uint32_t>(mixed(state += kStep) >> 32) | 1u));
 }
 
-// Packet numbers are under 2^55: times an odd number and as many ranks as there may be, two of them never give the same.
-uint64_t PacketCheck::bound(uint64_t packet_number, uint64_t digest) const { return nonce_ + packet_number * kStep + digest; }
-
-void PacketCheck::write(uint64_t packet_number, uint64_t digest, uint8_t* payload) const {
-  const uint32_t* words = reinterpret_cast<const uint32_t*>(payload);
-  const uint64_t sum =
-      static_cast<uint64_t>(kernels_.weighted_sum_be(words, weights_.data(), weights_.size())) + bound(packet_number, digest);
-  uint8_t* const to = payload + 4 * weights_.size();
-  wire::store32(to, static_cast<uint32_t>(sum) & kPart);
-  wire::store32(to + 4, static_cast<uint32_t>(sum >> kPartBits) & kPart);
-  wire::store32(to + 8, 1u << kPartBits | static_cast<uint32_t>(sum >> 2 * kPartBits));
+PacketCheck::PacketCheck(uint32_t words, uint32_t workers, std::span<const uint32_t> secret)
+    : kernels_(choose_lane_kernels()), words_(words), workers_(workers), nonce_(0), sums_(2) {
+  for (Sum& sum : sums_) {
+    sum.point = (uint64_t{secret[0]} << 32 | secret[1]) % kPrime;
+    for (const uint32_t word : secret.subspan(2, words)) sum.weights.push_back(static_cast<int32_t>(word));
+    secret = secret.subspan(2 + words);
+  }
 }
 
-bool PacketCheck::holds(uint64_t packet_number, uint64_t digest, const uint8_t* payload, bool all, bool wraps) const {
-  const uint8_t* const from = payload + 4 * weights_.size();
-  const uint32_t highest = wire::load32(from + 8), counted = highest >> kPartBits;
-  const uint32_t ranks = counted == 0 ? 256 : counted;
-  if (all ? ranks != workers_ : ranks > workers_) return false;
-  const uint64_t told = wire::load32(from) + (uint64_t{wire::load32(from + 4)} << kPartBits) +
-                        (uint64_t{highest & kPart} << 2 * kPartBits);
-  const uint32_t* words = reinterpret_cast<const uint32_t*>(payload);
-  const uint64_t is = static_cast<uint64_t>(kernels_.weighted_sum_be(words, weights_.data(), weights_.size())) +
-                      ranks * bound(packet_number, digest);
-  return wraps ? static_cast<uint32_t>(told) == static_cast<uint32_t>(is) : told == is;
+// Packet numbers are under 2^55: times an odd number and as many ranks as there may be, two of them never give the same. Digests
+// are mixed, so that those of other ranks do not add up to this one's.
+uint64_t PacketCheck::bound(uint64_t packet_number, uint64_t digest) const {
+  return nonce_ + packet_number * kStep + mixed(digest);
+}
+
+uint64_t PacketCheck::weighted(const Sum& sum, const uint8_t* payload) const {
+  const uint32_t* const words = reinterpret_cast<const uint32_t*>(payload);
+  return static_cast<uint64_t>(kernels_.weighted_sum_be(words, sum.weights.data(), words_));
+}
+
+void PacketCheck::write(uint64_t packet_number, const Digest& digest, uint8_t* payload) const {
+  uint8_t* to = payload + 4 * size_t{words_};
+  for (size_t i = 0; i < sums_.size(); ++i, to += 4 * kWords) {
+    const uint64_t sum = weighted(sums_[i], payload) + bound(packet_number, digest[i]);
+    wire::store32(to, static_cast<uint32_t>(sum) & kPart);
+    wire::store32(to + 4, static_cast<uint32_t>(sum >> kPartBits) & kPart);
+    wire::store32(to + 8, 1u << kPartBits | static_cast<uint32_t>(sum >> 2 * kPartBits));
+  }
+}
+
+bool PacketCheck::holds(uint64_t packet_number, const Digest& digest, const uint8_t* payload, bool all, bool wraps) const {
+  const uint8_t* from = payload + 4 * size_t{words_};
+  bool right = true;
+  for (size_t i = 0; i < sums_.size(); ++i, from += 4 * kWords) {
+    const uint32_t highest = wire::load32(from + 8), counted = highest >> kPartBits;
+    const uint32_t ranks = counted == 0 ? 256 : counted;
+    const uint64_t told = wire::load32(from) + (uint64_t{wire::load32(from + 4)} << kPartBits) +
+                          (uint64_t{highest & kPart} << 2 * kPartBits);
+    const uint64_t is = weighted(sums_[i], payload) + ranks * bound(packet_number, digest[i]);
+    right &= all ? ranks == workers_ : ranks <= workers_;
+    right &= wraps ? static_cast<uint32_t>(told) == static_cast<uint32_t>(is) : told == is;
+  }
+  return right;
 }
 
 // A polynomial over the integers modulo 2^61 - 1, by Horner's rule.
-uint64_t digest(uint64_t before, std::span<const uint32_t> words) {
-  uint64_t sum = before % kPrime;
-  for (const uint32_t word : words) {
-    const unsigned __int128 product = static_cast<unsigned __int128>(sum) * kPoint + word + 1;
-    sum = static_cast<uint64_t>(product & kPrime) + static_cast<uint64_t>(product >> 61);
-    if (sum >= kPrime) sum -= kPrime;
+Digest PacketCheck::extended(Digest before, std::span<const uint32_t> words) const {
+  for (size_t i = 0; i < sums_.size(); ++i) {
+    uint64_t value = before[i];
+    for (const uint32_t word : words) {
+      const unsigned __int128 product = static_cast<unsigned __int128>(value) * sums_[i].point + word + 1;
+      value = static_cast<uint64_t>(product & kPrime) + static_cast<uint64_t>(product >> 61);
+      if (value >= kPrime) value -= kPrime;
+    }
+    before[i] = value;
   }
-  return sum;
+  return before;
 }
 
 void Claims::add(bool own) {

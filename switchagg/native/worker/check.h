@@ -2,6 +2,7 @@
 // plans. No I/O. tests/reference/check.py is the reference implementation.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -10,32 +11,43 @@
 
 namespace switchagg {
 
+// Of what ranks have agreed on, for each sum.
+using Digest = std::array<uint64_t, 2>;
+
 // The last words of a packet: a weighted sum of the others, as integers with a sign, and of the packet number and the digest of
 // the plan, modulo 2^64, in parts of 24, 24 and 16 bits; and how many ranks have added to it, in the highest 8 bits. They add up
-// as the words do.
+// as the words do. Of sealed packets there are two such sums, with weights that are secret.
 class PacketCheck {
  public:
-  static constexpr uint32_t kWords = 3;
+  static constexpr uint32_t kWords = 3, kSealedWords = 6;
 
   // Of packets of `words` words beside these, in a generation that is known by `nonce`.
   PacketCheck(uint32_t words, uint32_t workers, uint64_t nonce);
+  // Of sealed packets, with secret_words() words of a keystream.
+  PacketCheck(uint32_t words, uint32_t workers, std::span<const uint32_t> secret);
+  static size_t secret_words(uint32_t words) { return 2 * (2 + size_t{words}); }
 
-  void write(uint64_t packet_number, uint64_t digest, uint8_t* payload) const;
+  // Extends the digest of what ranks have agreed on by more words of RESULTs.
+  Digest extended(Digest before, std::span<const uint32_t> words) const;
+
+  void write(uint64_t packet_number, const Digest& digest, uint8_t* payload) const;
   // True for a sum of such contributions by all ranks, or, unless `all`, by one or more. `wraps`: words may have overflowed; then
   // only the lower half of the sum counts.
-  bool holds(uint64_t packet_number, uint64_t digest, const uint8_t* payload, bool all, bool wraps) const;
+  bool holds(uint64_t packet_number, const Digest& digest, const uint8_t* payload, bool all, bool wraps) const;
 
  private:
+  struct Sum {
+    uint64_t point;  // at which digests are evaluated, under 2^61 - 1
+    std::vector<int32_t> weights;
+  };
   uint64_t bound(uint64_t packet_number, uint64_t digest) const;
+  uint64_t weighted(const Sum& sum, const uint8_t* payload) const;
 
   const LaneKernels& kernels_;
-  std::vector<int32_t> weights_;  // odd: no change of a single word leaves the sum as it is
-  uint32_t workers_;
+  uint32_t words_, workers_;
   uint64_t nonce_;
+  std::vector<Sum> sums_;
 };
-
-// Extends the digest of what ranks have agreed on by more words of RESULTs.
-uint64_t digest(uint64_t before, std::span<const uint32_t> words);
 
 // Counts, for bits that ranks have agreed on by OR, of how many ranks had set each: a switch that adds nothing makes none 0.
 // They are packets of a stream, which every rank sends.

@@ -54,7 +54,8 @@ Engine::Engine(std::unique_ptr<Port> port, const Admission& admission, Surroundi
       port_(std::move(port)),
       admission_(admission),
       stride_(wire::kHeaderBytes + 4 * admission.words),
-      checked_(surroundings.checked),
+      checked_(surroundings.checked || !surroundings.secret.empty()),
+      secret_(std::move(surroundings.secret)),
       window_(admission.slots, batch(), admission.window_limit),
       ring_(port_->packet_memory(static_cast<size_t>(admission.slots) * stride_)),
       has_payload_(admission.slots),
@@ -64,6 +65,7 @@ Engine::Engine(std::unique_ptr<Port> port, const Admission& admission, Surroundi
       policy_sent_(policy_.load()) {
   received_.reserve(1024);
   make_check();
+  exchange_nonces();
 }
 
 uint32_t Engine::batch() const {
@@ -92,7 +94,7 @@ bool Engine::submit(std::shared_ptr<Collective> work, int64_t timeout_ns, bool b
   auto lock = contend();
   if (generation != generation_) return false;
   work->index = calls_++;
-  work->call.call_number = static_cast<uint32_t>(work->index);
+  work->call.call_number = call_number(work->index);
   work->generation = generation;
   const int64_t now = clock_();
   work->submitted_at = now;
@@ -125,7 +127,7 @@ Status Engine::wait(Collective& work, int64_t slice_ns) {
       const bool idle = !driving_;
       if (idle && expire(now)) break;
       // No thread drives an engine that is halted or suspended, so waiters check the deadline.
-      const int64_t limit = idle && !queue_.empty() ? std::min(until, queue_.front()->deadline) : until;
+      const int64_t limit = idle ? std::min(until, deadline()) : until;
       changed_.wait_for(lock, std::chrono::nanoseconds(limit - now));
       continue;
     }
@@ -250,7 +252,7 @@ void Engine::break_all(Status status) {
 
 // Breaks the engine and returns true if the first collective's deadline has passed.
 bool Engine::expire(int64_t now) {
-  if (queue_.empty() || now < queue_.front()->deadline) return false;
+  if (now < deadline()) return false;
   broken_ = true;
   break_all(Status::timeout);
   return true;
@@ -304,7 +306,7 @@ void Engine::drive(std::unique_lock<std::mutex>& lock, Collective* until, int64_
 int64_t Engine::step(int64_t now, bool arrived) {
   unread_ |= arrived;
   if (expire(now)) return INT64_MAX;
-  if (!has_work()) return queue_.empty() ? INT64_MAX : queue_.front()->deadline;
+  if (!has_work()) return deadline();
   if (next_ == Next::send) {
     if (last_result_ == 0 || window_.outstanding() == 0) last_result_ = now;
     const bool stepped = advance();
@@ -331,7 +333,7 @@ int64_t Engine::pause(int64_t now) {
 
 int64_t Engine::until_timer(int64_t now) {
   port_->set_busy_poll(window_.outstanding() <= window_.batch());
-  const int64_t timer = window_.loss_timer(), deadline = queue_.empty() ? INT64_MAX : queue_.front()->deadline;
+  const int64_t timer = window_.loss_timer(), deadline = this->deadline();
   return std::max(timer < 0 ? deadline : std::min(timer, deadline), now + 1);
 }
 
@@ -339,7 +341,7 @@ int64_t Engine::until_timer(int64_t now) {
 bool Engine::advance() {
   if (sending_ >= queue_.size() || window_.next() < replay_end_) return false;
   Collective& c = *queue_[sending_];
-  if (frozen_ && c.index >= limit_) return false;
+  if ((frozen_ && c.index >= limit_) || awaits_seal(c)) return false;
   if (!c.begun) begin(c);
   if (!c.active.empty() && window_.next() < c.active.back().end) return false;  // packets to send first
   if (c.next_step == c.steps) {
@@ -360,7 +362,10 @@ void Engine::begin(Collective& c) {
   c.start = c.end = window_.next();
   c.call.pause = admission_.rank == 0 && pause_requested_.exchange(false);
   c.call.checked = checked_;
+  c.call.sealed_job = !secret_.empty();
+  c.call.sealed = seal_.has_value() && !c.exchange;
   c.call.resolve_disjoint();
+  if (c.call.sealed && c.call.wraps()) c.call.bits = 64;  // so that no word of a sum overflows
   // Every header before this one has its RESULT, the same at all ranks, so all settle the call alike.
   Policy::resolve(c.call, policy_);
   // Checks are of words that every rank has.
@@ -415,11 +420,14 @@ bool Engine::start_step(Collective& c) {
       packets = s.stream->refinement().open_ranges();
     } else if (step.kind == Step::Kind::rest) {
       packets = s.stream->refinement().open_rest();
-      if (checked_) s.digest = digest(s.digest, s.stream->refinement().ranges());
+      if (checked_) s.digest = check_of(c).extended(s.digest, s.stream->refinement().ranges());
       stats_.refined_elements += s.stream->refinement().elements().size();
     } else {
       s.stream = std::make_unique<Stream>(s.call, plan, *s.sequence, s.marks.get(), payload_words());
-      if (checked_ && plan) s.digest = digest(digest(c.digest, plan->agreed()), s.sequence->exponents());
+      if (checked_ && plan) {
+        s.digest = check_of(c).extended(c.digest, plan->agreed());
+        s.digest = check_of(c).extended(s.digest, s.sequence->exponents());
+      }
       packets = s.stream->packets();
       c.blocks_union += s.sequence->union_blocks();
       stats_.blocks_union += s.sequence->union_blocks();
@@ -517,10 +525,16 @@ bool Engine::build(Collective& c, uint64_t packet_number) {
   } else {
     PlanHeader::encode(c.call, payload_words(), payload);
   }
+  const bool padded = c.call.sealed && !is_or;
+  if (padded && !filled) {
+    std::fill_n(payload, 4 * size_t{payload_words()}, uint8_t{0});
+    filled = true;
+  }
   if (checked_ && filled) {
-    std::fill_n(payload + 4 * size_t{payload_words()}, 4 * PacketCheck::kWords, uint8_t{0});
+    std::fill(payload + 4 * size_t{payload_words()}, to + stride_, uint8_t{0});
     if (step.kind == Step::Kind::header) PlanHeader::protect(c.call, payload_words(), payload);
-    if (!is_or && c.call.kind != Kind::no_op) check_->write(packet_number, c.segments[step.segment].digest, payload);
+    if (!is_or && c.call.kind != Kind::no_op) check_of(c).write(packet_number, c.segments[step.segment].digest, payload);
+    if (padded) seal_->add_pad(packet_number, payload);
   }
   wire::Header header;
   header.op = static_cast<uint8_t>(is_or ? wire::Op::OR : wire::Op::SUM);
@@ -612,7 +626,8 @@ bool Engine::receive(int64_t now) {
       ++stats_.ignored;
       continue;
     }
-    if (checked_ && ahead >= 0 && !is_right(window_.base() + static_cast<uint64_t>(ahead), filled ? r.words : nullptr)) {
+    const uint8_t* words = filled ? r.words : nullptr;
+    if (checked_ && ahead >= 0 && !is_right(window_.base() + static_cast<uint64_t>(ahead), words)) {
       on_damaged(window_.base() + static_cast<uint64_t>(ahead), now);
       if (broken_) return true;
       continue;
@@ -627,7 +642,7 @@ bool Engine::receive(int64_t now) {
     }
     const uint64_t packet_number = window_.base() + static_cast<uint64_t>(ahead);
     accepted_.push_back(packet_number);
-    on_result(packet_number, filled ? r.words : nullptr);
+    on_result(packet_number, words);
     if (broken_) return true;
   }
   if (!data_.empty() || !skips_.empty()) transmit();  // asks again for RESULTs that were damaged
@@ -699,7 +714,7 @@ void Engine::on_result(uint64_t packet_number, const uint8_t* payload) {
     }
     c.opened = true;
     c.opened_at = clock_();
-    if (checked_) c.digest = PlanHeader::digest(payload);
+    if (checked_) c.digest = check_of(c).extended({}, PlanHeader::words(payload));
     if (c.header_has_plan) s->plan->decode(0, payload);
   }
   if (step.results < step.end - step.start) return;
@@ -710,13 +725,23 @@ void Engine::on_result(uint64_t packet_number, const uint8_t* payload) {
 
 void Engine::complete(Collective& c, Status status) {
   c.ended = status;
+  if (c.exchange) {
+    if (status == Status::done) {
+      make_seal(c);
+    } else {
+      broken_ = true;  // some ranks seal, and others do not
+      for (auto& each : queue_) std::copy_n(c.difference, 5, each->difference);
+      return break_all(status);
+    }
+    if (broken_) return;
+  }
   c.active.clear();
   c.segments.clear();
   publish();
 }
 
 void Engine::set_status(Collective& c, Status status) {
-  if (status == Status::done) {
+  if (status == Status::done && !c.exchange) {
     ++stats_.completed;
     stats_.elements += c.call.fingerprint_count;
     if (c.call.bits == kExact) stats_.exact_elements += c.call.fingerprint_count;

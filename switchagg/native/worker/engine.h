@@ -23,6 +23,9 @@
 // Checked (section 14), a RESULT that cannot be the sum is dropped, and asked for again. If the answer is wrong too, the ranks
 // have to send the packet again, as to another switch: `damage` says so, through the eventfd. If it still is, the engine breaks.
 //
+// Sealed (section 15), a generation opens with a collective of the engine's own, in which ranks exchange the nonces that their
+// keys are made of. Nothing of any other is sent before it is complete. At another switch the keys stay.
+//
 // The buffers of a Call belong to the caller, who keeps them until the collective's status is no longer pending, or until
 // abort() has returned.
 #pragma once
@@ -46,6 +49,7 @@
 #include "switchagg/native/worker/check.h"
 #include "switchagg/native/worker/density.h"
 #include "switchagg/native/worker/plan.h"
+#include "switchagg/native/worker/seal.h"
 #include "switchagg/native/worker/stream.h"
 #include "switchagg/native/worker/window.h"
 
@@ -100,7 +104,7 @@ struct SegmentState {
   std::unique_ptr<Stream> stream;
   uint32_t steps_done = 0;
   std::vector<uint64_t> probed;  // groups whose density is sampled
-  uint64_t digest = 0;           // with check words: of what the ranks have agreed on, for the step that is sent
+  Digest digest{};               // with check words: of what the ranks have agreed on, for the step that is sent
 };
 
 struct Collective {
@@ -120,7 +124,8 @@ struct Collective {
   uint64_t index = 0;                 // in its generation
   Status ended = Status::pending;     // its own end; becomes `status` when all earlier ones have ended
   bool header_has_plan = false;       // one packet holds all of the plan
-  uint64_t digest = 0;                // of its header
+  Digest digest{};                    // of its header
+  bool exchange = false;              // the engine's own: of the ranks' nonces
   uint64_t start = 0, end = 0;        // packet numbers assigned so far
   uint32_t next_step = 0, steps = 0, done_steps = 0;
   uint32_t turn = 0, lag = 0;         // of the next step after the header: it is of segment turn - lag
@@ -156,6 +161,7 @@ struct Surroundings {
   Clock clock = now_ns;
   bool background_thread = true;  // false: whoever looks at wants_driver() drives, by step()
   bool checked = false;           // packets have check words, in every generation
+  std::vector<uint8_t> secret;    // of all ranks: sums are sealed; empty: they are not
 };
 
 class Engine {
@@ -253,7 +259,7 @@ class Engine {
   bool receive(int64_t now);
   void on_result(uint64_t packet_number, const uint8_t* payload);
   Collective* find(uint64_t packet_number, size_t* index);
-  bool is_right(uint64_t packet_number, const uint8_t* payload);
+  bool is_right(uint64_t packet_number, const uint8_t*& payload);
   bool is_right_or(const Step& step, uint64_t packet_number, const uint8_t* payload);
   void on_damaged(uint64_t packet_number, int64_t now);
   void break_damaged(uint64_t packet_number);
@@ -284,7 +290,16 @@ class Engine {
   bool expire(int64_t now);
   void adopt(const Admission& admission);
   void make_check();
-  uint32_t payload_words() const { return admission_.words - (checked_ ? PacketCheck::kWords : 0); }
+  void exchange_nonces();
+  void make_seal(const Collective& exchange);
+  const PacketCheck& check_of(const Collective& c) const { return c.call.sealed ? *sealed_check_ : *check_; }
+  bool awaits_seal(const Collective& c) const { return !secret_.empty() && !seal_ && !c.exchange; }
+  // Of callers' collectives, from 0; they round at random by it, sealed or not.
+  uint32_t call_number(uint64_t index) const { return static_cast<uint32_t>(index) - (secret_.empty() ? 0 : 1); }
+  int64_t deadline() const;  // of the first collective that has one
+  uint32_t payload_words() const {
+    return admission_.words - (!secret_.empty() ? PacketCheck::kSealedWords : checked_ ? PacketCheck::kWords : 0);
+  }
   bool waits_for_plans() const;
   void break_all(Status status);
   uint8_t* record(uint64_t packet_number) { return ring_ + (packet_number & (admission_.slots - 1)) * stride_; }
@@ -295,7 +310,12 @@ class Engine {
   Admission admission_;
   uint32_t stride_;
   const bool checked_;
-  std::optional<PacketCheck> check_;
+  const std::vector<uint8_t> secret_;
+  std::optional<PacketCheck> check_, sealed_check_;
+  std::optional<Seal> seal_;
+  std::vector<Nonce> nonces_;
+  Nonce nonce_{};
+  std::vector<uint8_t> opened_;  // words of a RESULT without its pad
   // RESULTs of packet numbers that were damaged, and how often; those sent again by all ranks for that.
   std::map<uint64_t, uint32_t> damaged_;
   std::set<uint64_t> replayed_;

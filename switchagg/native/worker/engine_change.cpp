@@ -64,9 +64,10 @@ bool Engine::resume(std::unique_ptr<Port> port, const Admission& admission, bool
 
   std::deque<std::shared_ptr<Collective>> queue;
   queue.swap(queue_);
+  exchange_nonces();
   for (auto& work : queue) {
     Collective& c = *work;
-    if (lost || c.begun) {
+    if (lost || c.begun || c.exchange) {
       c.active.clear();
       c.segments.clear();
       set_status(c, Status::lost);
@@ -74,7 +75,7 @@ bool Engine::resume(std::unique_ptr<Port> port, const Admission& admission, bool
       // Its header tells all ranks, because some may call it only now.
       if (!means_the_same(c.call, before, admission)) c.call.withdrawn = true;
       c.index = calls_++;
-      c.call.call_number = static_cast<uint32_t>(c.index);
+      c.call.call_number = call_number(c.index);
       c.call.rank = admission.rank;
       c.call.workers = admission.workers;
       c.generation = generation_.load();
@@ -168,13 +169,58 @@ void Engine::make_check() {
   damaged_.clear();
   replayed_.clear();
   damage_.reset();
+  sealed_check_.reset();
+  seal_.reset();
   if (checked_)
-    check_.emplace(admission_.words - PacketCheck::kWords, admission_.workers,
-                   uint64_t{admission_.job} << 32 | admission_.first_seq);
+    check_.emplace(payload_words(), admission_.workers, uint64_t{admission_.job} << 32 | admission_.first_seq);
 }
 
-// True unless this cannot be the RESULT of what ranks have sent. Null: it has no words.
-bool Engine::is_right(uint64_t packet_number, const uint8_t* payload) {
+int64_t Engine::deadline() const {
+  for (const auto& c : queue_)
+    if (!c->exchange) return c->deadline;
+  return INT64_MAX;
+}
+
+// ------------------------------------------------------------------------------------------------ sealed sums
+
+// Puts the exchange of nonces before all other collectives of the generation.
+void Engine::exchange_nonces() {
+  if (secret_.empty()) return;
+  constexpr uint32_t each = sizeof(Nonce) / 4;
+  nonce_ = fresh_nonce();
+  nonces_.assign(admission_.workers, {});
+  opened_.resize(stride_ - wire::kHeaderBytes);
+  auto work = std::make_shared<Collective>();
+  work->exchange = true;
+  work->deadline = INT64_MAX;
+  work->index = calls_++;
+  work->generation = generation_.load();
+  Call& call = work->call;
+  call.kind = Kind::allgather;
+  call.op = ReduceOp::bit_or;
+  call.call_number = call_number(work->index);
+  call.workers = admission_.workers;
+  call.rank = admission_.rank;
+  call.count = uint64_t{each} * admission_.workers;
+  call.fingerprint_count = each;
+  call.in = nonce_.data();
+  call.in_begin = uint64_t{each} * admission_.rank;
+  call.in_end = call.in_begin + each;
+  call.out = nonces_[0].data();
+  call.out_end = call.count;
+  call.zero_fill = true;
+  queue_.push_front(std::move(work));
+}
+
+// A nonce of another session in the place of this rank's own would make a key that has been used.
+void Engine::make_seal(const Collective& exchange) {
+  if (nonces_[admission_.rank] != nonce_) return break_damaged(exchange.start);
+  seal_.emplace(secret_, nonces_, admission_.rank, admission_.words);
+  sealed_check_.emplace(payload_words(), admission_.workers, seal_->secret_words(PacketCheck::secret_words(payload_words())));
+}
+
+// True unless this cannot be the RESULT of what ranks have sent. Null: it has no words. Of a sealed sum `payload` loses its pad.
+bool Engine::is_right(uint64_t packet_number, const uint8_t*& payload) {
   if (packet_number >= window_.next() || window_.holds(packet_number)) return true;  // not taken anyway
   size_t index = 0;
   const Collective* const c = find(packet_number, &index);
@@ -187,8 +233,12 @@ bool Engine::is_right(uint64_t packet_number, const uint8_t* payload) {
   if (!step.sums() || (stream && s->stream->is_or(packet))) {
     right = is_right_or(step, packet_number, payload);
   } else {
-    const bool all = stream ? s->stream->has_all(packet) : s->stream->refinement().has_all(packet);
-    right = payload && check_->holds(packet_number, s->digest, payload, all, stream && s->stream->wraps(packet));
+    const bool all = c->call.sealed || (stream ? s->stream->has_all(packet) : s->stream->refinement().has_all(packet));
+    if (payload && c->call.sealed) {  // a copy, which nobody else can change
+      seal_->take_pad(packet_number, payload, opened_.data());
+      payload = opened_.data();
+    }
+    right = payload && check_of(*c).holds(packet_number, s->digest, payload, all, stream && s->stream->wraps(packet));
   }
   if (right) damaged_.erase(packet_number);
   return right;
@@ -206,9 +256,9 @@ bool Engine::is_right_or(const Step& step, uint64_t packet_number, const uint8_t
     if (missing) return false;
   }
   if (step.kind != Step::Kind::header) return true;
-  if (!PlanHeader::is_protected(payload_words(), payload)) return false;
   uint32_t difference[5], policy;
-  return damaged_.contains(packet_number) || PlanHeader::mismatch(payload, difference, &policy) == 0;
+  if (PlanHeader::mismatch(payload, difference, &policy) != 0) return damaged_.contains(packet_number);
+  return PlanHeader::is_protected(payload_words(), payload);
 }
 
 void Engine::on_damaged(uint64_t packet_number, int64_t now) {

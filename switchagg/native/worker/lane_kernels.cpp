@@ -575,6 +575,16 @@ int64_t weighted_sum_be(const uint32_t* __restrict words, const int32_t* __restr
   return static_cast<int64_t>(sum);
 }
 
+void pad_be(const uint32_t* words, const uint32_t* plus, const uint32_t* minus, size_t n, uint32_t* to) {
+  if (plus && minus) {
+    for (size_t i = 0; i < n; ++i) to[i] = big(big(words[i]) + big(plus[i]) - big(minus[i]));
+  } else if (plus) {
+    for (size_t i = 0; i < n; ++i) to[i] = big(big(words[i]) + big(plus[i]));
+  } else {
+    for (size_t i = 0; i < n; ++i) to[i] = big(big(words[i]) - big(minus[i]));
+  }
+}
+
 }  // namespace
 
 const LaneKernels KERNELS = {
@@ -586,7 +596,7 @@ const LaneKernels KERNELS = {
     add_f32, subtract_f32, pack32, unpack32,
     dither_lane, add_lane, dequantize_lane<16>, dequantize_lane<8>, unpack_lane<16>, unpack_lane<8>, flush,
     pack_limbs, unpack_limbs, exact_limb_f32, exact_limb<double, uint64_t, 52>, cut_off_f32, exact_pair_f32, exact_triple_f64, odd_f32_be, widen_f16, narrow_f16, widen_bf16, narrow_bf16,
-    weighted_sum_be,
+    weighted_sum_be, pad_be,
 };
 
 }  // namespace switchagg

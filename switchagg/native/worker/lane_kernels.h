@@ -103,6 +103,8 @@ struct LaneKernels {
 
   // The sum modulo 2^64 of big-endian words, as integers with a sign, times their weights.
   int64_t (*weighted_sum_be)(const uint32_t* words, const int32_t* weights, size_t n);
+  // Big-endian words plus one pad less another, modulo 2^32; a pad may be null. `to` may be `words`.
+  void (*pad_be)(const uint32_t* words, const uint32_t* plus, const uint32_t* minus, size_t n, uint32_t* to);
 };
 
 extern const LaneKernels lane_kernels_base, lane_kernels_v3, lane_kernels_v4;

@@ -1,5 +1,6 @@
 // Python bindings of the worker engine. Every call that can block releases the GIL.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -362,13 +363,16 @@ NB_MODULE(_native, m) {
   nb::class_<Engine>(m, "Engine")
       .def(
           "__init__",
-          [](Engine* self, Socket& socket, const Admission& admission, bool checked) {
+          [](Engine* self, Socket& socket, const Admission& admission, bool checked, const nb::bytes& secret) {
+            const auto* first = static_cast<const uint8_t*>(secret.data());
+            const std::vector<uint8_t> copy(first, first + secret.size());
             with_os_errors([&] {
               nb::gil_scoped_release release;  // a switch may be slow to answer
-              new (self) Engine(socket.take(admission), admission, {.checked = checked});
+              if (!copy.empty()) require_crypto();
+              new (self) Engine(socket.take(admission), admission, {.checked = checked, .secret = copy});
             });
           },
-          "socket"_a, "admission"_a, "checked"_a = false)
+          "socket"_a, "admission"_a, "checked"_a = false, "secret"_a = nb::bytes("", 0))
       .def(
           "submit",
           [](Engine& self, const Call& call, int64_t timeout_ns, bool background, uint32_t generation) {
@@ -476,17 +480,49 @@ NB_MODULE(_native, m) {
           [](const PacketCheck& check, uint64_t packet_number, uint64_t digest, const nb::bytes& words) {
             std::vector<uint8_t> packet(words.size() + 4 * PacketCheck::kWords);
             std::copy_n(static_cast<const uint8_t*>(words.data()), words.size(), packet.begin());
-            check.write(packet_number, digest, packet.data());
+            check.write(packet_number, {digest}, packet.data());
             return nb::bytes(packet.data(), packet.size());
           },
           "packet_number"_a, "digest"_a, "words"_a)
       .def(
           "holds",
           [](const PacketCheck& check, uint64_t packet_number, uint64_t digest, const nb::bytes& payload, bool all, bool wraps) {
-            return check.holds(packet_number, digest, static_cast<const uint8_t*>(payload.data()), all, wraps);
+            return check.holds(packet_number, {digest}, static_cast<const uint8_t*>(payload.data()), all, wraps);
           },
-          "packet_number"_a, "digest"_a, "payload"_a, "all"_a = false, "wraps"_a = false);
-  m.def("digest", [](uint64_t before, const std::vector<uint32_t>& words) { return digest(before, words); }, "before"_a, "words"_a);
+          "packet_number"_a, "digest"_a, "payload"_a, "all"_a = false, "wraps"_a = false)
+      .def(
+          "extended",
+          [](const PacketCheck& check, uint64_t before, const std::vector<uint32_t>& words) {
+            return check.extended({before}, words)[0];
+          },
+          "before"_a, "words"_a);
+
+  nb::class_<Seal>(m, "Seal")
+      .def(
+          "__init__",
+          [](Seal* self, const nb::bytes& secret, const std::vector<nb::bytes>& nonces, uint32_t rank, uint32_t words) {
+            std::vector<Nonce> all(nonces.size());
+            for (size_t i = 0; i < all.size(); ++i) {
+              if (nonces[i].size() != sizeof(Nonce)) throw nb::value_error("a nonce has 16 bytes");
+              std::copy_n(static_cast<const uint8_t*>(nonces[i].data()), sizeof(Nonce), all[i].begin());
+            }
+            const auto* first = static_cast<const uint8_t*>(secret.data());
+            require_crypto();
+            new (self) Seal({first, secret.size()}, all, rank, words);
+          },
+          "secret"_a, "nonces"_a, "rank"_a, "words"_a)
+      .def("secret_words", &Seal::secret_words, "count"_a)
+      .def(
+          "sealed",  // with check words
+          [](Seal& seal, uint64_t packet_number, std::array<uint64_t, 2> digest, uint32_t workers, const nb::bytes& words) {
+            const uint32_t count = static_cast<uint32_t>(words.size() / 4);
+            std::vector<uint8_t> packet(words.size() + 4 * PacketCheck::kSealedWords);
+            std::copy_n(static_cast<const uint8_t*>(words.data()), words.size(), packet.begin());
+            PacketCheck(count, workers, seal.secret_words(PacketCheck::secret_words(count))).write(packet_number, digest, packet.data());
+            seal.add_pad(packet_number, packet.data());
+            return nb::bytes(packet.data(), packet.size());
+          },
+          "packet_number"_a, "digest"_a, "workers"_a, "words"_a);
 
   nb::class_<Window>(m, "Window")
       .def(nb::init<uint32_t, uint32_t, uint32_t>(), "slots"_a, "batch"_a, "limit"_a)

@@ -4,7 +4,6 @@
 #include <bit>
 
 #include "switchagg/native/shared/wire.h"
-#include "switchagg/native/worker/check.h"
 
 namespace switchagg {
 
@@ -66,12 +65,12 @@ namespace {
 constexpr uint64_t kSumElements = 4096;  // with a memory: of a piece, which stays in the first-level cache
 
 constexpr uint32_t kPause = 1, kWithdrawn = 2;  // in word 11
-constexpr uint32_t kChecked = 1u << 23;         // in word 0
+constexpr uint32_t kChecked = 1u << 23, kSealed = 1u << 22;  // in word 0
 uint32_t lanes_code(uint32_t bits) { return bits ? static_cast<uint32_t>(std::bit_width(bits)) - 3 : 0; }
 
 void write_header(const Call& call, uint32_t* words) {
   const uint32_t fingerprint[5] = {
-      kPlanVersion << 28 | static_cast<uint32_t>(call.kind) << 24 | (call.checked ? kChecked : 0) |
+      kPlanVersion << 28 | static_cast<uint32_t>(call.kind) << 24 | (call.checked ? kChecked : 0) | (call.sealed_job ? kSealed : 0) |
           static_cast<uint32_t>(call.op) << 16 | static_cast<uint32_t>(call.dtype) << 8 | call.bits,
       call.call_number,
       static_cast<uint32_t>(call.fingerprint_count),
@@ -140,10 +139,10 @@ void PlanHeader::protect(const Call& call, uint32_t words, uint8_t* payload) {
   wire::store32(payload + 4 * size_t{words} + 4, ~wire::load32(payload + 44) & kPause);
 }
 
-uint64_t PlanHeader::digest(const uint8_t* payload) {
-  uint32_t words[kPlanHeaderWords];
+std::array<uint32_t, kPlanHeaderWords> PlanHeader::words(const uint8_t* payload) {
+  std::array<uint32_t, kPlanHeaderWords> words;
   for (uint32_t i = 0; i < kPlanHeaderWords; ++i) words[i] = wire::load32(payload + 4 * i);
-  return switchagg::digest(0, words);
+  return words;
 }
 
 bool PlanHeader::is_protected(uint32_t words, const uint8_t* payload) {

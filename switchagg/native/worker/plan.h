@@ -11,6 +11,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -82,6 +83,8 @@ struct Call {
   uint32_t* union_out = nullptr;  // a bit a block: where zero blocks are skipped, gets the union
   bool nontemporal = false;  // the result exceeds the caches: write it with nontemporal stores
   bool checked = false;     // packets have check words (check.h)
+  bool sealed = false;      // they are also padded (seal.h): every rank sends all words of every sum
+  bool sealed_job = false;  // so are those of other collectives, if this is the exchange of nonces
   bool disjoint = false;    // of exact moves: each word is one rank's; resolve_disjoint() sets it
   bool zero_fill = false;   // write zeros where no rank has data; otherwise leave these elements
 
@@ -100,7 +103,7 @@ struct Call {
   bool adds() const { return op != ReduceOp::bit_or || (checked && disjoint); }
   void resolve_disjoint();
   // Words may overflow, which is what int32 sums do.
-  bool wraps() const { return op != ReduceOp::bit_or && dtype == DType::i32; }
+  bool wraps() const { return op != ReduceOp::bit_or && dtype == DType::i32 && bits == 32; }
   // The type in which elements are scaled: float64, or float32 where a memory is added; halves as they are.
   DType scanned_type() const { return memory ? DType::f32 : dtype; }
   bool has_marks() const { return directed && bits == kBounded; }
@@ -208,7 +211,7 @@ struct PlanHeader {
   // With check words, which follow `words` others in a header: complements of those words that only rank 0 sets.
   static void protect(const Call& call, uint32_t words, uint8_t* payload);
   static bool is_protected(uint32_t words, const uint8_t* payload);
-  static uint64_t digest(const uint8_t* payload);  // see check.h
+  static std::array<uint32_t, kPlanHeaderWords> words(const uint8_t* payload);
 };
 
 class Plan {

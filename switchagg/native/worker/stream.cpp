@@ -318,7 +318,12 @@ void Stream::encode_lanes(uint8_t* payload) {
       return remember(r.element, r.count);
     }
     if (call_.dtype == DType::i32) {
-      std::memcpy(q_.data() + r.at, call_.in + 4 * r.element, 4 * static_cast<size_t>(r.count));
+      const int32_t* x = reinterpret_cast<const int32_t*>(call_.in) + r.element;
+      if (wide) {
+        std::copy_n(x, r.count, q64_.begin() + r.at);
+      } else {
+        std::copy_n(x, r.count, q_.begin() + r.at);
+      }
       return;
     }
     if (call_.dtype == DType::i64) {
@@ -442,7 +447,12 @@ void Stream::decode_lanes(const uint8_t* payload) {
   each_run(call_.out - call_.element_bytes() * call_.out_begin, [&](const Run& r) {
     const uint64_t to = r.element - call_.out_begin;
     if (call_.dtype == DType::i32) {
-      std::memcpy(call_.out + 4 * to, q_.data() + r.at, 4 * static_cast<size_t>(r.count));
+      int32_t* x = reinterpret_cast<int32_t*>(call_.out) + to;
+      if (wide) {
+        std::transform(q64_.begin() + r.at, q64_.begin() + r.at + r.count, x, [](int64_t q) { return static_cast<int32_t>(q); });
+      } else {
+        std::copy_n(q_.begin() + r.at, r.count, x);
+      }
       return;
     }
     if (call_.dtype == DType::i64) {

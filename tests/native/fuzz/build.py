@@ -15,7 +15,8 @@ _PRODUCT: Final = {
     "shared": ("frame", "shared_memory", "udp_port"),
     "switch": ("slot_table", "slot_kernels", "hub_port"),
     "worker": (
-        "window", "check", "limbs", "refinement", "sequence", "plan", "stream", "stream_limbs", "density",
+        "window", "check", "seal", "limbs", "refinement", "sequence", "plan", "stream", "stream_limbs",
+        "density",
         "link_port", "engine", "engine_change", "lane_kernels",
     ),
 }  # fmt: skip

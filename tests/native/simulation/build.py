@@ -15,7 +15,8 @@ _PRODUCT: Final = {
     "shared": ("shared_memory",),
     "switch": ("slot_table", "slot_kernels", "loop"),
     "worker": (
-        "window", "check", "limbs", "refinement", "sequence", "plan", "stream", "stream_limbs", "density",
+        "window", "check", "seal", "limbs", "refinement", "sequence", "plan", "stream", "stream_limbs",
+        "density",
         "engine",
         "engine_change",
         "lane_kernels",

@@ -14,7 +14,8 @@ _PRODUCT: Final = {
     "shared": ("shared_memory", "udp_port"),
     "switch": ("slot_table", "slot_kernels", "loop", "hub_port", "fault_port"),
     "worker": (
-        "window", "check", "limbs", "refinement", "sequence", "plan", "stream", "stream_limbs", "density",
+        "window", "check", "seal", "limbs", "refinement", "sequence", "plan", "stream", "stream_limbs",
+        "density",
         "link_port", "engine", "engine_change", "lane_kernels",
     ),
 }  # fmt: skip

@@ -1,0 +1,140 @@
+#include "switchagg/native/worker/seal.h"
+
+#include <dlfcn.h>
+#include <sys/random.h>
+
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+#include "switchagg/native/shared/wire.h"
+
+namespace switchagg {
+namespace {
+
+using Key = std::array<uint8_t, 32>;
+constexpr std::string_view kLabel = "switchagg seal 1";
+
+// The functions of libcrypto, of OpenSSL 1.1 and 3.
+struct Crypto {
+  void* (*context_new)();
+  void (*context_free)(void*);
+  int (*init)(void*, const void*, void*, const unsigned char*, const unsigned char*);
+  int (*update)(void*, unsigned char*, int*, const unsigned char*, int);
+  const void* (*aes_256_ctr)();
+  const void* (*sha256)();
+  unsigned char* (*hmac)(const void*, const void*, int, const unsigned char*, size_t, unsigned char*, unsigned int*);
+
+  Crypto() {
+    void* library = nullptr;
+    for (const char* name : {"libcrypto.so.3", "libcrypto.so.1.1"})
+      if (!library) library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    if (!library) throw std::runtime_error("sealed sums need OpenSSL's libcrypto.so.3 (or .1.1), which cannot be loaded");
+    const auto load = [&](auto& function, const char* name) {
+      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
+      if (!function) throw std::runtime_error(std::string("libcrypto has no ") + name);
+    };
+    load(context_new, "EVP_CIPHER_CTX_new");
+    load(context_free, "EVP_CIPHER_CTX_free");
+    load(init, "EVP_EncryptInit_ex");
+    load(update, "EVP_EncryptUpdate");
+    load(aes_256_ctr, "EVP_aes_256_ctr");
+    load(sha256, "EVP_sha256");
+    load(hmac, "HMAC");
+  }
+};
+
+const Crypto& crypto() {
+  static const Crypto loaded;
+  return loaded;
+}
+
+Key hmac(std::span<const uint8_t> key, std::span<const uint8_t> message) {
+  Key out;
+  unsigned int size = 0;
+  if (!crypto().hmac(crypto().sha256(), key.data(), static_cast<int>(key.size()), message.data(), message.size(), out.data(), &size) ||
+      size != out.size())
+    throw std::runtime_error("HMAC-SHA-256 of libcrypto failed");
+  return out;
+}
+
+std::span<const uint8_t> bytes(std::string_view text) { return {reinterpret_cast<const uint8_t*>(text.data()), text.size()}; }
+
+}  // namespace
+
+void require_crypto() { crypto(); }
+
+Nonce fresh_nonce() {
+  Nonce nonce;
+  if (getrandom(nonce.data(), nonce.size(), 0) != static_cast<ssize_t>(nonce.size())) throw std::runtime_error("getrandom failed");
+  return nonce;
+}
+
+struct Seal::Context {
+  explicit Context(const Key& key) : context(crypto().context_new()) {
+    if (!context || !crypto().init(context, crypto().aes_256_ctr(), nullptr, key.data(), nullptr))
+      throw std::runtime_error("AES-256 of libcrypto failed");
+  }
+  ~Context() { crypto().context_free(context); }
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
+
+  // Encrypts zeros, from a counter block on.
+  void run(const uint8_t* block, std::span<const uint8_t> zeros, uint8_t* to) const {
+    int size = 0;
+    if (!crypto().init(context, nullptr, nullptr, nullptr, block) ||
+        !crypto().update(context, to, &size, zeros.data(), static_cast<int>(zeros.size())))
+      throw std::runtime_error("AES-256 of libcrypto failed");
+  }
+
+  void* context;
+};
+
+Seal::Seal(std::span<const uint8_t> secret, std::span<const Nonce> nonces, uint32_t rank, uint32_t words)
+    : rank_(rank), ranks_(static_cast<uint32_t>(nonces.size())), kernels_(choose_lane_kernels()), zeros_(words), first_(words), second_(words) {
+  std::vector<uint8_t> message(kLabel.begin(), kLabel.end());
+  message.resize(message.size() + 4);
+  wire::store32(message.data() + kLabel.size(), ranks_);
+  for (const Nonce& nonce : nonces) message.insert(message.end(), nonce.begin(), nonce.end());
+  const Key key = hmac(secret, message);
+  pads_ = std::make_unique<Context>(hmac(key, bytes("pads")));
+  weights_key_ = hmac(key, bytes("weights"));
+}
+
+Seal::~Seal() = default;
+
+std::vector<uint32_t> Seal::secret_words(size_t count) const {
+  const std::vector<uint8_t> zeros(4 * count);
+  std::vector<uint8_t> stream(zeros.size());
+  const uint8_t block[16] = {};
+  Context(weights_key_).run(block, zeros, stream.data());
+  std::vector<uint32_t> words(count);
+  for (size_t i = 0; i < count; ++i) words[i] = wire::load32(stream.data() + 4 * i);
+  return words;
+}
+
+// The counter block: 2 bytes of rank, 8 of packet number, 6 that count blocks.
+void Seal::keystream(uint32_t rank, uint64_t packet_number, std::vector<uint32_t>& to) {
+  uint8_t block[16] = {};
+  wire::store16(block, static_cast<uint16_t>(rank));
+  wire::store32(block + 2, static_cast<uint32_t>(packet_number >> 32));
+  wire::store32(block + 6, static_cast<uint32_t>(packet_number));
+  const std::span<const uint8_t> zeros(reinterpret_cast<const uint8_t*>(zeros_.data()), 4 * zeros_.size());
+  pads_->run(block, zeros, reinterpret_cast<uint8_t*>(to.data()));
+}
+
+void Seal::add_pad(uint64_t packet_number, uint8_t* payload) {
+  uint32_t* const words = reinterpret_cast<uint32_t*>(payload);
+  keystream(rank_, packet_number, first_);
+  const bool last = rank_ + 1 == ranks_;
+  if (!last) keystream(rank_ + 1, packet_number, second_);
+  kernels_.pad_be(words, first_.data(), last ? nullptr : second_.data(), first_.size(), words);
+}
+
+void Seal::take_pad(uint64_t packet_number, const uint8_t* payload, uint8_t* to) {
+  keystream(0, packet_number, first_);
+  kernels_.pad_be(reinterpret_cast<const uint32_t*>(payload), nullptr, first_.data(), first_.size(), reinterpret_cast<uint32_t*>(to));
+}
+
+}  // namespace switchagg

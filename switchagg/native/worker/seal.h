@@ -1,0 +1,44 @@
+// Sealed sums (docs/protocol.md, section 15): the keys of a generation, and the pads of a rank. tests/reference/seal.py does the same.
+//
+// AES and HMAC are OpenSSL's: libcrypto is loaded when the first session is sealed.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "switchagg/native/worker/lane_kernels.h"
+
+namespace switchagg {
+
+using Nonce = std::array<uint8_t, 16>;
+
+// Throws std::runtime_error where there is no libcrypto.
+void require_crypto();
+Nonce fresh_nonce();
+
+class Seal {
+ public:
+  // `words`: K. `nonces`: those of all ranks, in order.
+  Seal(std::span<const uint8_t> secret, std::span<const Nonce> nonces, uint32_t rank, uint32_t words);
+  ~Seal();
+
+  // The first words of the keystream of weights.
+  std::vector<uint32_t> secret_words(size_t count) const;
+  // Adds this rank's pad to a contribution's words; takes the pad of all ranks from a RESULT's.
+  void add_pad(uint64_t packet_number, uint8_t* payload);
+  void take_pad(uint64_t packet_number, const uint8_t* payload, uint8_t* to);
+
+ private:
+  void keystream(uint32_t rank, uint64_t packet_number, std::vector<uint32_t>& to);
+  struct Context;
+  std::unique_ptr<Context> pads_;
+  std::array<uint8_t, 32> weights_key_;
+  uint32_t rank_, ranks_;
+  const LaneKernels& kernels_;
+  std::vector<uint32_t> zeros_, first_, second_;
+};
+
+}  // namespace switchagg

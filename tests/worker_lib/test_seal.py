@@ -1,0 +1,433 @@
+"""Sealed sums: whoever is on the path, the switch included, reads nothing and changes nothing unnoticed."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import worker_lib
+from switchagg.control.embedded import EmbeddedController
+from switchagg.emulator.faults import Faults
+from tests.reference import seal
+from tests.seeds import seed_of_this_run
+from tests.worker_lib.generations import DAMAGED, DONE, PENDING, SECOND, WORDS, Cluster
+from tests.worker_lib.harness import in_threads, together, try_together
+from tests.worker_lib.lying_switch import Lies, LyingSwitch, Told
+from tests.worker_lib.test_check import RANKS, Float, many_sums, none_wrong, packed, tensors, unpacked, work
+from worker_lib import _native
+from worker_lib.plan import Words
+
+SECRET: Final = bytes(range(32))
+
+
+@pytest.fixture
+def rng() -> random.Random:
+    return random.Random(seed_of_this_run())
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> str:
+    return written(tmp_path / "secret", SECRET)
+
+
+def written(path: Path, secret: bytes, mode: int = 0o600) -> str:
+    path.write_bytes(secret)
+    path.chmod(mode)
+    return str(path)
+
+
+# ---------------------------------------------------------------------- words
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the command openssl, as the other cipher")
+@pytest.mark.parametrize(("ranks", "words"), [(2, 18), (3, 64), (5, 352)])
+def test_contributions_are_those_of_the_reference(rng: random.Random, ranks: int, words: int) -> None:
+    secret, number = rng.randbytes(40), rng.getrandbits(50)
+    nonces = [rng.randbytes(16) for _ in range(ranks)]
+    digest = rng.getrandbits(61), rng.getrandbits(61)
+    keys = seal.Keys(secret, nonces)
+    limit = (1 << 31) // ranks
+    for rank in range(ranks):
+        values = [rng.randrange(1 - limit, limit) % (1 << 32) for _ in range(words - seal.WORDS)]
+        native = _native.Seal(secret, nonces, rank, words).sealed(number, digest, ranks, packed(values))
+        assert unpacked(native) == seal.contribution(keys, rank, ranks, values, number, digest)
+
+
+# For other implementations: the secret 00 01 ... 1f, nonces of 16 bytes 00 and of 16 bytes 01, K = 18, packet
+# number 0x0102030405, digests 6 and 7, words 1, 2, ..., 12 at both ranks.
+VECTORS: Final = (
+    "1e748f5b5742729ea9fe39a7e01a49d2a2affd81fe099faf57cb7f28ac8f4032680fc982"
+    "79bbe1dd5a8fd65a8027284985a9f3df72cdc6c5b9453b8f25fdab2a491a9eca9c7f6427",
+    "c4bb500cf357b78587c73851b47bea11ca849be495425b5589ec0a83072166c61b5df27d"
+    "d319ece22fa63b0922925c332d038db66ddf60a1b89e565f92871827109bb8ae0ab1100e",
+)
+
+
+def test_vectors() -> None:
+    nonces = [bytes([r] * 16) for r in range(2)]
+    for rank, vector in enumerate(VECTORS):
+        native = _native.Seal(SECRET, nonces, rank, 18)
+        assert native.sealed(0x0102030405, (6, 7), 2, packed(range(1, 13))).hex() == vector
+
+
+# ---------------------------------------------------------------------- a hostile switch
+
+
+def run_sealed(
+    lies: Lies, xs: list[list[npt.NDArray[np.float32]]], bits: int, *, sparse: bool, secrets: Any = SECRET
+) -> list[list[Float]]:
+    """All ranks add up tensor after tensor, until all are done or an engine is broken."""
+    with Cluster(RANKS, switch=LyingSwitch(lies), secret=secrets) as cluster:
+        engines = cluster.engines
+        sums = [[Float(engines[r], r, x[r], bits, sparse=sparse) for x in xs] for r in range(RANKS)]
+        until = time.monotonic() + 60
+        while any(each.native.status == PENDING for of in sums for each in of):
+            assert time.monotonic() < until
+            time.sleep(0.002)
+            if any(e.broken for e in engines.values()):
+                break  # that rank leaves, with an error, and the others hear of it
+            if any(e.damage is not None for e in engines.values()):
+                cluster.replay()
+        return sums
+
+
+def results(sums: list[list[Float]]) -> list[list[bytes | None]]:
+    return [[each.out.tobytes() if each.native.status == DONE else None for each in of] for of in sums]
+
+
+class Hostile(Lies):
+    """Does one thing to sums of the packets in `numbers`, to all workers of `bits`, as often as they come."""
+
+    def __init__(self, numbers: range, bits: set[int], lie: Callable[[Any, Words], Words | None]) -> None:
+        self.numbers, self.bits, self.lie = numbers, bits, lie
+        self.told = 0
+        self.sent: dict[tuple[int, int], Words] = {}
+        self.before: dict[int, Words] = {}
+
+    def contribution(self, told: Told) -> Words | None:
+        assert told.words is not None
+        self.sent[told.number, told.bit] = told.words.copy()
+        return told.words
+
+    def result(self, told: Told) -> Words | None:
+        if told.words is None or told.number not in self.numbers or told.bit not in self.bits:
+            return told.words
+        self.told += 1
+        self.number = told.number
+        return self.lie(self, told.words)
+
+
+def added(place: int, what: int) -> Callable[[Any, Words], Words]:
+    def lie(_: Any, words: Words) -> Words:
+        change = np.zeros_like(words)
+        change[place] = what
+        return words + change
+
+    return lie
+
+
+HOSTILE: Final[dict[str, Callable[[Any, Words], Words | None]]] = {
+    "adds a constant": added(3, 5),
+    "adds half of the modulus": added(3, 1 << 31),
+    "adds to a check word": added(-1, 1 << 24),
+    "adds to words and the sum": lambda _, words: words + np.arange(words.size, dtype=np.uint32),
+    "drops a contribution": lambda me, words: words - me.sent[me.number, 1],
+    "doubles a contribution": lambda me, words: words + me.sent[me.number, 1],
+    "answers early": lambda me, _: me.sent[me.number, 0] + me.sent[me.number, 2],
+    "answers zeros": lambda _, words: np.zeros_like(words),
+    "answers nothing": lambda _me, _words: None,
+    "repeats the packet before": lambda me, words: sum(
+        (me.sent[me.number - 1, bit] for bit in range(RANKS)), np.zeros_like(words)
+    ),
+}
+SUMS: Final = range(8, 12)  # packet numbers of sums: the nonces and the header take fewer, a tensor more
+
+
+@pytest.mark.parametrize("lie", HOSTILE)
+@pytest.mark.parametrize("bits", [{1}, {0, 1, 2}], ids=["one", "all"])
+def test_each_rank_that_is_lied_to_notices(rng: random.Random, lie: str, bits: set[int]) -> None:
+    xs = tensors(rng, 2, sparse=False)
+    right = results(run_sealed(Lies(), xs, 32, sparse=False))
+    assert all(each is not None for of in right for each in of)
+    lies = Hostile(SUMS, bits, HOSTILE[lie])
+    sums = run_sealed(lies, xs, 32, sparse=False)
+    assert lies.told
+    assert none_wrong(results(sums), right)
+    for rank in bits:
+        assert sums[rank][0].native.status != DONE
+    assert any(of[0].native.status == DAMAGED for of in sums)
+
+
+class Recorder(Lies):
+    """Keeps the words of contributions and RESULTs of sums."""
+
+    def __init__(self) -> None:
+        self.contributions: dict[tuple[int, int], Words] = {}
+        self.results: dict[int, Words] = {}
+
+    def contribution(self, told: Told) -> Words | None:
+        assert told.words is not None
+        self.contributions[told.number, told.bit] = told.words.copy()
+        return told.words
+
+    def result(self, told: Told) -> Words | None:
+        if told.words is not None:
+            self.results[told.number] = told.words.copy()
+        return told.words
+
+
+class Replays(Lies):
+    """Answers with what another job of the same secret has got."""
+
+    def __init__(self, recorded: dict[int, Words]) -> None:
+        self.recorded = recorded
+
+    def result(self, told: Told) -> Words | None:
+        return self.recorded.get(told.number, told.words)
+
+
+def test_another_job_of_the_same_secret_does_not_fit(rng: random.Random) -> None:
+    xs = tensors(rng, 1, sparse=False)
+    recorder = Recorder()
+    assert all(of[0].native.status == DONE for of in run_sealed(recorder, xs, 32, sparse=False))
+    sums = run_sealed(Replays(recorder.results), xs, 32, sparse=False)
+    assert all(of[0].native.status != DONE for of in sums)
+
+
+class ExtraBit(Lies):
+    """Sets a bit in the first plan that has words behind its header, for all ranks or one."""
+
+    def __init__(self, word: int, bit: int, bits: set[int]) -> None:
+        self.word, self.bit, self.bits, self.told = word, bit, bits, 0
+        self.number = -1
+
+    def result(self, told: Told) -> Words | None:
+        if (
+            told.words is not None
+            and self.number < 0
+            and told.number > 0
+            and told.words[1] == 0
+            and told.words[6] == 0xFFFFFFFF
+        ):
+            self.number = told.number
+        if told.words is not None and told.number == self.number and told.bit in self.bits:
+            self.told += 1
+            told.words[self.word] |= np.uint32(1 << self.bit)
+        return told.words
+
+
+@pytest.mark.parametrize("bits", [{1}, {0, 1, 2}], ids=["one", "all"])
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+def test_an_exponent_that_no_rank_has_is_noticed(rng: random.Random, bits: set[int], sparse: bool) -> None:
+    xs = tensors(rng, 1, sparse=sparse)
+    lies = ExtraBit(12 + (3 if sparse else 0) + 6, 30, bits)
+    sums = run_sealed(lies, xs, 32, sparse=sparse)
+    assert lies.told
+    assert all(of[0].native.status != DONE for of in sums)
+
+
+def test_another_secret_does_not_open(rng: random.Random) -> None:
+    class Mixed(Cluster):
+        def _engine(self, sock: Any, admission: dict[str, Any]) -> _native.Engine:
+            own = SECRET if admission["rank"] else b"another secret of 32 bytes......"
+            return _native.Engine(sock.native, _native.Admission(**admission), False, own)
+
+    xs = tensors(rng, 1, sparse=False)
+    with Mixed(RANKS, switch=LyingSwitch(Lies())) as cluster:
+        sums = [Float(cluster.engines[r], r, xs[0][r], 32, sparse=False) for r in range(RANKS)]
+        until = time.monotonic() + 20
+        while not any(e.broken for e in cluster.engines.values()) and time.monotonic() < until:
+            time.sleep(0.01)
+            if any(e.damage is not None for e in cluster.engines.values()):
+                cluster.replay()
+        assert all(each.native.status != DONE for each in sums)
+        assert any(each.native.status == DAMAGED for each in sums)
+
+
+def test_a_p4_program_carries_sealed_sums(rng: random.Random) -> None:
+    pytest.importorskip("pcpp", reason="needs what the P4 model needs")
+    from switchagg.emulator.p4_switch import P4Switch
+
+    program = Path(__file__).parents[2] / "p4" / "switchagg_v1model.p4"
+    xs = tensors(rng, 1, sparse=True)[0]
+    switch = P4Switch(program, defines=(f"AGG_WORDS={WORDS}", "AGG_SLOTS=512"))
+    outs = []
+    with Cluster(RANKS, switch=switch, secret=SECRET) as cluster:
+        sums = [Float(cluster.engines[r], r, xs[r], 32, sparse=True) for r in range(RANKS)]
+        for each in sums:
+            assert each.engine.wait(each.native, 100 * SECOND) == DONE
+        outs = [each.out.tobytes() for each in sums]
+    right = results(run_sealed(Lies(), [xs], 32, sparse=True))
+    assert [[each] for each in outs] == right
+
+
+# ---------------------------------------------------------------------- what the path sees
+
+
+def uniform(words: npt.NDArray[np.uint32]) -> bool:
+    """Monobit and chi-square tests of words as bytes, both at five standard deviations."""
+    data = np.frombuffer(words.tobytes(), np.uint8)
+    ones = int(np.unpackbits(data).sum())
+    monobit = abs(2 * ones - 8 * data.size) / np.sqrt(8 * data.size)
+    counts = np.bincount(data, minlength=256)
+    expected = data.size / 256
+    chi = float(((counts - expected) ** 2 / expected).sum())
+    return bool(monobit < 5 and abs(chi - 255) < 5 * np.sqrt(2 * 255))
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+def test_packets_of_constant_gradients_are_uniform_only_if_sealed(sealed: bool) -> None:
+    recorder = Recorder()
+    xs = [[np.ones(60_000, np.float32)] * RANKS]
+    sums = run_sealed(recorder, xs, 32, sparse=False, secrets=SECRET if sealed else b"")
+    assert all((of[0].out == RANKS).all() for of in sums)
+    numbers = [n for n in recorder.results if n > 8]  # behind nonces and header
+    assert len(numbers) > 900
+    for bit in range(RANKS):
+        assert uniform(np.concatenate([recorder.contributions[n, bit] for n in numbers])) == sealed
+    assert uniform(np.concatenate([recorder.results[n] for n in numbers])) == sealed
+
+
+def test_two_sessions_of_one_secret_share_no_word(rng: random.Random) -> None:
+    """Nonces are fresh, so the same tensors make other packets."""
+    xs = tensors(rng, 1, sparse=False)
+    first, second = Recorder(), Recorder()
+    for recorder in (first, second):
+        run_sealed(recorder, xs, 32, sparse=False)
+    same = [
+        np.count_nonzero(first.contributions[at] == second.contributions[at])
+        for at in first.contributions.keys() & second.contributions.keys()
+        if at[0] > 8
+    ]
+    assert len(same) > 20
+    assert sum(same) < 3
+
+
+# ---------------------------------------------------------------------- sessions
+
+
+def sealed_work(session: worker_lib.Session, seed: int) -> tuple[list[bytes], int]:
+    """`work` without the OR; a sparse sum besides."""
+    rows = session.allreduce_sparse(np.array([session.rank, 7]), np.ones((2, 4), np.float32), rows=100)
+    done, damaged = work(session, seed, ors=False)
+    return [*done, rows.indices.tobytes(), rows.values.tobytes()], damaged
+
+
+@pytest.mark.usefixtures("both_transports")
+def test_results_are_those_of_sums_in_the_clear(host: EmbeddedController, secret: str) -> None:
+    seed = seed_of_this_run()
+    plain = together(host.url, RANKS, sealed_work, seed)
+    sealed = together(host.url, RANKS, sealed_work, seed, seal=secret)
+    for (wanted, _), (done, damaged) in zip(plain, sealed, strict=True):
+        assert done == wanted
+        assert damaged == 0
+
+
+def refused(session: worker_lib.Session) -> list[str]:
+    told = []
+    for call in (session.allreduce, session.reduce, session.reduce_scatter):
+        with pytest.raises(worker_lib.UsageError) as caught:
+            call(np.arange(6), op="or")
+        told.append(str(caught.value))
+    session.barrier()
+    return told
+
+
+def test_an_or_is_refused(host: EmbeddedController, secret: str) -> None:
+    for told in together(host.url, 2, refused, seal=secret):
+        assert all("op is 'or' in a sealed job" in each for each in told)
+
+
+def test_without_a_secret_nothing_is_sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for named, told in (
+        (True, "SWITCHAGG_SEAL is not set"),
+        (str(tmp_path / "none"), "cannot be read"),
+        (written(tmp_path / "short", b"short"), "has 5 bytes; accepted: 16 to 4,096"),
+        (written(tmp_path / "open", SECRET, 0o644), "has mode 644; accepted: 600 or 400"),
+        ("fd:99999", "cannot be read"),
+    ):
+        with pytest.raises(worker_lib.UsageError, match=told):
+            worker_lib.connect("http://127.0.0.1:1", "job", 0, 2, seal=named)
+    monkeypatch.setenv("SWITCHAGG_SEAL", str(tmp_path / "none"))
+    with pytest.raises(worker_lib.UsageError, match="cannot be read"):
+        worker_lib.connect("http://127.0.0.1:1", "job", 0, 2)
+
+
+def ones(session: worker_lib.Session) -> bool:
+    return bool((session.allreduce(np.ones(1000, np.float32)) == session.world_size).all())
+
+
+def test_a_secret_comes_through_a_descriptor(
+    host: EmbeddedController, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads, writes = os.pipe()
+    os.write(writes, SECRET)
+    os.close(writes)
+    monkeypatch.setenv("SWITCHAGG_SEAL", f"fd:{reads}")
+    assert together(host.url, 2, ones, seal=True) == [True, True]
+    assert together(host.url, 2, ones) == [True, True]
+
+
+def test_ranks_of_which_one_seals_hear_so(host: EmbeddedController, secret: str) -> None:
+    ready = threading.Barrier(2)
+
+    def rank(r: int) -> BaseException | None:
+        with worker_lib.connect(
+            host.url, "half sealed", r, 2, timeout=20, seal=secret if r else False
+        ) as session:
+            ready.wait()
+            try:
+                session.allreduce(np.ones(10, np.float32))
+            except worker_lib.SwitchAggError as error:
+                return error
+            return None
+
+    for outcome in in_threads([lambda r=r: rank(r) for r in range(2)]):
+        assert isinstance(outcome.get(), worker_lib.MismatchError)
+        assert "sealed" in str(outcome.get())
+
+
+@pytest.mark.parametrize("transport", ["udp", "shm"])
+def test_sealed_packets_that_a_switch_has_damaged_are_sent_again(transport: str, secret: str) -> None:
+    seed = seed_of_this_run()
+    with EmbeddedController() as host:
+        right = together(host.url, RANKS, many_sums, seed)
+    with EmbeddedController(faults=Faults(corrupt=0.005, loss=0.01, seed=seed)) as host:
+        outcomes = try_together(host.url, RANKS, many_sums, seed, seal=secret, transport=transport)
+    for outcome, (wanted, _) in zip(outcomes, right, strict=True):
+        if outcome.error is not None:
+            assert isinstance(outcome.error, worker_lib.SwitchAggError), outcome.error
+        else:
+            assert outcome.value[0] == wanted
+
+
+def test_survivors_of_a_loss_have_new_keys(host: EmbeddedController, secret: str) -> None:
+    def rank(r: int) -> list[float]:
+        session = worker_lib.connect(
+            host.url, "shrinks", r, 3, timeout=20, seal=secret, on_loss="shrink", deadline=2
+        )
+        found = [float(session.allreduce(np.ones(100, np.float32))[0])]
+        if r == 2:
+            assert session._state.monitor is not None
+            session._state.monitor.drop()
+            return found
+        with session:
+            while len(found) < 3:
+                try:
+                    found.append(float(session.allreduce(np.ones(100, np.float32))[0]))
+                except worker_lib.WorkerLostError:
+                    continue
+        return found
+
+    outcomes = [each.get() for each in in_threads([lambda r=r: rank(r) for r in range(3)])]
+    assert outcomes[0] == outcomes[1] == [3.0, 2.0, 2.0]

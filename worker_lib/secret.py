@@ -1,0 +1,69 @@
+"""The secret of sealed sums: read from a file or from an inherited descriptor, never shown.
+
+seal="/run/keys/job"   the file's bytes; nobody but its owner may read it
+seal="fd:5"            what descriptor 5 holds; it is read once, and closed
+seal=True              what SWITCHAGG_SEAL names, one of the two
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import threading
+from pathlib import Path
+from typing import Final
+
+from switchagg.errors import UsageError
+
+LEAST: Final = 16  # bytes
+_MOST: Final = 4096
+_DESCRIPTOR: Final = re.compile(r"fd:(\d{1,9})")
+_inherited: dict[str, bytes] = {}  # by name of the descriptor
+_lock = threading.Lock()
+
+
+def read_secret(seal: bool | str | os.PathLike[str] | None) -> bytes:
+    """Returns the secret's bytes; none if nothing asks for sealed sums.
+
+    Args:
+        seal: True: as SWITCHAGG_SEAL says; None: so too, if that is set; False: no.
+
+    Raises:
+        UsageError: no secret is named, or it cannot be read, is too short, or others may read it.
+    """
+    named: str | os.PathLike[str] | None = os.environ.get("SWITCHAGG_SEAL") or None
+    if seal is False or (seal is None and named is None):
+        return b""
+    if not isinstance(seal, bool) and seal is not None:
+        named = seal
+    if named is None:
+        raise UsageError(
+            "seal is True and SWITCHAGG_SEAL is not set; accepted: the path of a file with the secret, or "
+            "'fd:N', an inherited descriptor"
+        )
+    where = os.fspath(named)
+    match = _DESCRIPTOR.fullmatch(where)
+    try:
+        secret = _from_file(Path(where)) if match is None else _from_descriptor(where, int(match[1]))
+    except OSError as error:
+        raise UsageError(f"the secret of sealed sums, {where}, cannot be read: {error.strerror}") from None
+    if not LEAST <= len(secret) <= _MOST:
+        raise UsageError(f"the secret in {where} has {len(secret)} bytes; accepted: {LEAST} to {_MOST:,}")
+    return secret
+
+
+def _from_file(path: Path) -> bytes:
+    with path.open("rb") as file:
+        mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+        if mode & 0o077:
+            raise UsageError(f"the secret in {path} has mode {mode:03o}; accepted: 600 or 400")
+        return file.read(_MOST + 1)
+
+
+def _from_descriptor(name: str, number: int) -> bytes:
+    with _lock:
+        if name not in _inherited:
+            with os.fdopen(number, "rb") as file:
+                _inherited[name] = file.read(_MOST + 1)
+        return _inherited[name]
