@@ -53,7 +53,7 @@ def check_words(keys: Keys, words: Sequence[int], packet_number: int, digest: tu
 
 
 def point(keys: Keys, which: int, words: int) -> int:
-    """Where digests of one of the two sums are evaluated; packets have `words` words beside check words."""
+    """The point of digests of one of the two sums; packets have `words` words beside check words."""
     secret = keystream(keys.weights, bytes(16), 2 * (2 + words))
     first, second = secret[which * (2 + words) :][:2]
     return (first << 32 | second) % _PRIME

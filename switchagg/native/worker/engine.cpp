@@ -655,20 +655,6 @@ bool Engine::receive(int64_t now) {
   return true;
 }
 
-// The collective that a packet is of, and the index of its step among the active ones. Null: it is of none any more, or its RESULT
-// was held before a move to another switch.
-Collective* Engine::find(uint64_t packet_number, size_t* index) {
-  if (packet_number < replay_end_ && held_[packet_number & (admission_.slots - 1)]) return nullptr;
-  for (auto& candidate : queue_) {
-    Collective& c = *candidate;
-    if (!c.begun || packet_number < c.start || packet_number >= c.end) continue;
-    *index = 0;
-    while (*index < c.active.size() && packet_number >= c.active[*index].end) ++*index;
-    return *index == c.active.size() || packet_number < c.active[*index].start ? nullptr : &c;
-  }
-  return nullptr;
-}
-
 // A RESULT that the window has not had before.
 void Engine::on_result(uint64_t packet_number, const uint8_t* payload) {
   size_t index = 0;

@@ -219,6 +219,20 @@ void Engine::make_seal(const Collective& exchange) {
   sealed_check_.emplace(payload_words(), admission_.workers, seal_->secret_words(PacketCheck::secret_words(payload_words())));
 }
 
+// The collective that a packet is of, and the index of its step among the active ones. Null: it is of none any more, or its RESULT
+// was held before a move to another switch.
+Collective* Engine::find(uint64_t packet_number, size_t* index) {
+  if (packet_number < replay_end_ && held_[packet_number & (admission_.slots - 1)]) return nullptr;
+  for (auto& candidate : queue_) {
+    Collective& c = *candidate;
+    if (!c.begun || packet_number < c.start || packet_number >= c.end) continue;
+    *index = 0;
+    while (*index < c.active.size() && packet_number >= c.active[*index].end) ++*index;
+    return *index == c.active.size() || packet_number < c.active[*index].start ? nullptr : &c;
+  }
+  return nullptr;
+}
+
 // True unless this cannot be the RESULT of what ranks have sent. Null: it has no words. Of a sealed sum `payload` loses its pad.
 bool Engine::is_right(uint64_t packet_number, const uint8_t*& payload) {
   if (packet_number >= window_.next() || window_.holds(packet_number)) return true;  // not taken anyway
