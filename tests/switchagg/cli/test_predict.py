@@ -43,7 +43,13 @@ def _counted(elements: int, density: float, overlap: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("density", "overlap"), [(1.0, "all"), (0.1, "all"), (0.1, "random"), (0.01, "random")]
+    ("density", "overlap"),
+    [
+        pytest.param(1.0, "all", marks=pytest.mark.long),
+        pytest.param(0.1, "all", marks=pytest.mark.long),
+        (0.1, "random"),
+        pytest.param(0.01, "random", marks=pytest.mark.long),
+    ],
 )
 def test_bytes_are_those_that_a_session_sends(density: float, overlap: str) -> None:
     elements = 1 << 20
