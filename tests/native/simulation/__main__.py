@@ -21,7 +21,7 @@ from tests.native.simulation.mistakes import MISTAKES
 
 _FOLDER: Final = ROOT / "build" / "simulation"
 _AT_ONCE: Final = 1000  # schedules a process
-# Schedules, after which every cell has something. 181,000 had no empty RESULT for a leaf in a full queue or inbox.
+# Schedules, after which every cell has something; 181,000 left two of a leaf's empty RESULT without
 _ENOUGH: Final = 1_000_000
 
 
