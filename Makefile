@@ -1,4 +1,4 @@
-# make install | demo | test | test-long | topo-test | experiments | fuzz | fuzz-sums | fuzz-native | fuzz-python | sanitize | threads | exhaustive | tla | simulate | loss | soak | fuzz-api | training | torch-matrix | torch-kills | failovers | forged | packages | docs | bench | lint. Each does its own set-up; needs Python 3.11+, a C++20 compiler and make.
+# make install | demo | test | test-long | topo-test | experiments | fuzz | fuzz-sums | fuzz-native | fuzz-python | sanitize | threads | exhaustive | tla | simulate | simulate-system | loss | soak | fuzz-api | training | torch-matrix | torch-kills | failovers | forged | packages | docs | bench | lint. Each does its own set-up; needs Python 3.11+, a C++20 compiler and make.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -17,7 +17,7 @@ PACKETS ?= 1000000
 WAY ?= reconfigure
 SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(shell find switchagg worker_lib -name '*.cpp' -o -name '*.h')
 
-.PHONY: install demo test test-long topo-test experiments fuzz fuzz-sums fuzz-native fuzz-python sanitize threads exhaustive tla simulate loss soak fuzz-api training torch-matrix torch-kills failovers forged packages docs bench lint format native clean
+.PHONY: install demo test test-long topo-test experiments fuzz fuzz-sums fuzz-native fuzz-python sanitize threads exhaustive tla simulate simulate-system loss soak fuzz-api training torch-matrix torch-kills failovers forged packages docs bench lint format native clean
 
 install: $(VENV)/.installed-$(EXTRAS)
 
@@ -85,6 +85,10 @@ tla: install
 # Engines, switches and a network in virtual time: SCHEDULES random ones, with faults. SEED repeats a run.
 simulate: install
 	$(BIN)/python -m tests.native.simulation --schedules $(SCHEDULES) $(if $(SEED),--seed $(SEED))
+
+# The whole system in virtual time: workers, switches, controller, store, links; SCHEDULES random ones. SEED repeats a run.
+simulate-system: install
+	$(BIN)/python -m tests.simulation --schedules $(SCHEDULES) $(if $(SEED),--seed $(SEED))
 
 # Goodput and retransmission timers under loss, over workers, slots, words and loss; for every change of the window.
 loss: install

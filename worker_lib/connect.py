@@ -31,7 +31,7 @@ from typing import Any, Final
 from switchagg.errors import AdmissionError, SwitchAggError, SwitchError, UsageError
 from switchagg.http_client import endpoint
 from switchagg.rules.planner import SkipPolicy
-from switchagg.runtime import SYSTEM
+from switchagg.runtime import SYSTEM, Runtime
 from switchagg.wire.header import MAX_TREE_WORKERS
 from worker_lib import _native, launchers
 from worker_lib.membership import checked_deadline, checked_on_loss
@@ -169,6 +169,7 @@ def _join(
     address: str | None = None,
     retry: bool = False,
     may_group: bool = True,
+    runtime: Runtime = SYSTEM,
     **wishes: Any,
 ) -> Session:
     """Joins a job; `wishes` are more arguments of `worker_lib.join.join`."""
@@ -197,7 +198,7 @@ def _join(
             sock, member, transport, lambda admission: _native.Engine(sock.native, admission, check, secret)
         )
         monitor = MembershipMonitor(
-            engine, member, transport=transport, used=used, address=own, runtime=SYSTEM
+            engine, member, transport=transport, used=used, address=own, runtime=runtime
         )
     except RuntimeError as error:  # libcrypto
         member.leave()
@@ -220,7 +221,7 @@ def _join(
             return _join(
                 url, label, list(ranks).index(session.rank), len(ranks), address=own, timeout=timeout,
                 patience=patience, words=narrow or member.words, slots=few or member.slots,
-                transport=transport, check=check, secret=secret, may_group=False, **wishes,
+                transport=transport, check=check, secret=secret, may_group=False, runtime=runtime, **wishes,
             )  # fmt: skip
         except AdmissionError as error:
             if error.code == "join_timeout":

@@ -46,7 +46,13 @@ def product(parts: Mapping[str, Iterable[str]], *flags: str) -> list[Unit]:
 
 
 def build(
-    folder: Path, name: str, units: Sequence[Unit], flags: Sequence[str], headers: Iterable[Path]
+    folder: Path,
+    name: str,
+    units: Sequence[Unit],
+    flags: Sequence[str],
+    headers: Iterable[Path],
+    *,
+    shared: bool = False,
 ) -> Path:
     """Compiles what has changed and links it; returns the program.
 
@@ -56,6 +62,7 @@ def build(
         units: files of different names.
         flags: of the compiler and the linker.
         headers: folders; where a header in them has changed, all is compiled.
+        shared: makes a shared library instead; the flags have -fPIC then.
 
     Raises:
         subprocess.CalledProcessError: the compiler has found a mistake, or lacks what a flag asks for.
@@ -72,7 +79,7 @@ def build(
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         targets = list(pool.map(compile_one, units))
     program = folder / name
-    _run(flags, *targets, "-o", program)
+    _run(flags, *(["-shared"] if shared else []), *targets, "-o", program)
     return program
 
 

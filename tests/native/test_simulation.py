@@ -1,17 +1,29 @@
-"""Random schedules of whole jobs in virtual time: the right ones pass, and mistakes are found."""
+"""Random schedules of whole jobs, and of whole systems, in virtual time; mistakes are found.
+
+Both are in one file, since they are made of the same objects.
+"""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from scapy.layers.inet import UDP
 from scapy.utils import rdpcap
 
+from tests.native.building import ROOT
 from tests.native.simulation.__main__ import counts_of, run
 from tests.native.simulation.build import build
 from tests.native.simulation.mistakes import MISTAKES, Mistake
 from tests.seeds import seed_of_this_run
+from tests.simulation.__main__ import find, run_seeds
+from tests.simulation.cells import STATES
+from tests.simulation.mistakes import MISTAKES as SYSTEM_MISTAKES
+from tests.simulation.mistakes import Mistake as SystemMistake
+from tests.simulation.schedule import KINDS
 
 
 @pytest.fixture(scope="module")
@@ -64,3 +76,56 @@ def test_a_mistake_is_found(mistake: Mistake, folder: Path) -> None:
     right, printed = run(build(folder, mistake), seed_of_this_run(), 20_000, *mistake.options)
     assert not right, printed
     print(printed)
+
+
+# ------------------------------------------------------------------ whole systems
+
+
+@pytest.fixture(scope="module")
+def library(folder: Path) -> Path:
+    pytest.importorskip("greenlet", reason="threads of the simulation are greenlets")
+    return build(folder, system=True)
+
+
+def test_whole_systems_end_right(library: Path) -> None:
+    found = run_seeds(library, seed_of_this_run(), 100)
+    assert "failed" not in found, f"python -m tests.simulation --explain {found.get('failed')}: {found}"
+    assert found["schedules"] == 100
+    assert found["collectives"] > 200
+    assert found["packets"] > 20_000
+    met = {(kind, state) for kind, state, _ in found["cells"]}
+    assert len({kind for kind, _ in met}) >= len(KINDS) - 3
+    assert {state for _, state in met} <= set(STATES)
+
+
+def test_a_seed_gives_the_same_packets_wherever_it_runs(library: Path) -> None:
+    seed = seed_of_this_run()
+    series = run_seeds(library, seed, 5)["hash"]
+    assert len(set(series)) == 5
+    assert series[3:] == run_seeds(library, seed + 3, 2)["hash"]
+
+
+def test_slots_that_are_not_freed_are_found_and_told(library: Path, tmp_path: Path) -> None:
+    """Every job leaks then, so this takes one seed; the other mistakes take more."""
+    found = run_seeds(library, 1, 1, "slots-not-freed")
+    assert "slots are leaked" in found["failure"]
+    words = [sys.executable, "-m", "tests.simulation", "--explain", "1", "--mistake", "slots-not-freed"]
+    told = subprocess.run(
+        [*words, "--child", str(library), "--folder", str(tmp_path)],
+        cwd=ROOT, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONHASHSEED": "0"},
+    )  # fmt: skip
+    assert told.returncode == 1, told.stderr
+    assert "smaller: slots are leaked" in told.stdout
+    timeline = (tmp_path / "timeline.txt").read_text()
+    assert "rank 0 has ended after 1: in order" in timeline
+    assert "WRONG: slots are leaked" in timeline
+    assert len(rdpcap(str(tmp_path / "packets.pcap"))) > 1
+
+
+@pytest.mark.long  # up to thousands of schedules each
+@pytest.mark.parametrize("mistake", SYSTEM_MISTAKES, ids=lambda mistake: mistake.name)
+def test_a_mistake_in_the_system_is_found(mistake: SystemMistake, folder: Path) -> None:
+    pytest.importorskip("greenlet", reason="threads of the simulation are greenlets")
+    after, failure = find(mistake, seed_of_this_run(), 3000, folder)
+    assert after, "3,000 schedules"
+    print(after, failure)

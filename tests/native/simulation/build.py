@@ -22,25 +22,29 @@ _PRODUCT: Final = {
         "lane_kernels",
     ),
 }  # fmt: skip
-_FLAGS: Final = ("-std=c++20", "-O2", "-g1", "-ffp-contract=off", f"-I{ROOT}", "-pthread")
+_OWN: Final = ("main", "draw", "run", "network")
+_FLAGS: Final = ("-std=c++20", "-O2", "-g1", "-ffp-contract=off", "-fPIC", f"-I{ROOT}", "-pthread")
 
 
-def build(folder: Path, mistake: Mistake | None = None) -> Path:
+def build(folder: Path, mistake: Mistake | None = None, *, system: bool = False) -> Path:
     """Compiles what has changed and links it; returns the program.
 
     Args:
         folder: for objects and the program.
         mistake: put into the product's source first, in a copy.
+        system: makes the library of `tests.simulation` instead.
 
     Raises:
         subprocess.CalledProcessError: the compiler has found an error.
         ValueError: the mistake's text is not in the source exactly once.
     """
     units = building.product(_PRODUCT)
-    units += [Unit(HERE / f"{name}.cpp") for name in ("main", "draw", "run", "network")]
-    name = "simulation"
+    units += [Unit(HERE / f"{name}.cpp") for name in (("system", "network") if system else _OWN)]
+    if system:
+        units += building.product({"worker": ("heartbeat",), "shared": ("udp_port",)})
+    name = "system.so" if system else "simulation"
     if mistake is not None and mistake.file:
-        name = mistake.name
+        name = f"{mistake.name}.so" if system else mistake.name
         source = folder / "mistakes" / mistake.name / Path(mistake.file).name
         source.parent.mkdir(parents=True, exist_ok=True)
         wrong = mistake.put_into((NATIVE / mistake.file).read_text())
@@ -48,4 +52,4 @@ def build(folder: Path, mistake: Mistake | None = None) -> Path:
             source.write_text(wrong)
         right = NATIVE / mistake.file
         units = [Unit(source, unit.flags) if unit.source == right else unit for unit in units]
-    return building.build(folder, name, units, _FLAGS, (NATIVE, HERE))
+    return building.build(folder, name, units, _FLAGS, (NATIVE, HERE), shared=system)

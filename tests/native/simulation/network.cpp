@@ -12,7 +12,7 @@ uint64_t timed_id(List list, size_t index) { return kTimed | static_cast<uint64_
 
 }  // namespace
 
-Endpoint endpoint_of(uint32_t host) { return {0x0A000001 + host, 1000, 0}; }
+Endpoint endpoint_of(uint32_t host, uint16_t port) { return {0x0A000001 + host, port, 0}; }
 
 State state_of(std::span<const uint8_t> packet) {
   const wire::Header h = wire::Header::parse(packet.data());
@@ -57,7 +57,14 @@ void Network::wake(Host& host, int64_t at) {
   push(at, What::waking, host.number, 0);
 }
 
+void Network::cut(uint32_t one, uint32_t other, bool down) {
+  const auto link = std::minmax(one, other);
+  if (down) cut_.insert(link);
+  else cut_.erase(link);
+}
+
 int64_t Network::stopped_until(const Host& host) const {
+  if (host.stopped > virtual_ns) return host.stopped;
   const int64_t time = virtual_ns - started_;
   for (size_t i = 0; i < conditions_.stops.size(); ++i) {
     const Conditions::Stop& stop = conditions_.stops[i];
@@ -76,7 +83,7 @@ void Network::meets(uint64_t id, Fault fault, const Host& from, const Host& to, 
        std::to_string(to.number) + ": " + describe(packet));
 }
 
-void Network::send(Host& from, Endpoint to, Segment segment) {
+void Network::send(Host& from, Endpoint to, Segment segment, uint16_t from_port) {
   Host& target = *hosts_[to.ip - endpoint_of(0).ip];
   const std::span<const uint8_t> bytes(segment.data, segment.size);
   const uint32_t number = from.number * static_cast<uint32_t>(hosts_.size()) + target.number;
@@ -90,12 +97,18 @@ void Network::send(Host& from, Endpoint to, Segment segment) {
     if (here && time >= o.from && time < o.to && happens(timed_id(List::outage, i)))
       return meets(timed_id(List::outage, i), Fault::link_down, from, target, bytes);
   }
+  const auto count = [&](Fault fault) {
+    ++cells[from.is_switch && target.is_switch][static_cast<size_t>(state_of(bytes))][static_cast<size_t>(fault)];
+  };
+  if (!cut_.empty() && cut_.contains(std::minmax(from.number, target.number))) {
+    if (timeline_) note("    link down, " + std::to_string(from.number) + " to " + std::to_string(target.number));
+    return count(Fault::link_down);
+  }
   const Conditions& c = conditions_;
   link.free_at = std::max(link.free_at, virtual_ns);
   if (link.free_at - virtual_ns > c.queue) {
     if (timeline_) note("    queue full, " + std::to_string(from.number) + " to " + std::to_string(target.number));
-    ++cells[from.is_switch && target.is_switch][static_cast<size_t>(state_of(bytes))][static_cast<size_t>(Fault::queue_full)];
-    return;  // what the load does, not a fault that can be left out
+    return count(Fault::queue_full);  // what the load does, not a fault that can be left out
   }
   // The time on the link: with the headers of Ethernet, IP and UDP.
   link.free_at += static_cast<int64_t>(c.ns_per_byte * (segment.size + 66));
@@ -104,7 +117,8 @@ void Network::send(Host& from, Endpoint to, Segment segment) {
   double u = unit(drawn);
   const bool may = happens(id);
   const auto drawn_one = [&](double p) { return (u -= p) < 0; };
-  Host::Packet packet{{bytes.begin(), bytes.end()}, endpoint_of(from.number), (from.is_switch ? target : from).incarnation};
+  Host::Packet packet{{bytes.begin(), bytes.end()}, endpoint_of(from.number, from_port), to.port,
+                      (from.is_switch ? target : from).incarnation};
   if (may && drawn_one(c.lost)) return meets(id, Fault::lost, from, target, bytes);
   // The receiver's checksum finds it. Anything that a checksum cannot find has the bytes of a foreign packet.
   if (may && drawn_one(c.damaged)) return meets(id, Fault::damaged, from, target, bytes);
@@ -135,7 +149,11 @@ void Network::arrive_later(int64_t at, const Host& to, Host::Packet packet) {
 }
 
 void Network::arrive(Host& host, Host::Packet packet) {
-  const Host& from = *hosts_[packet.from.ip - endpoint_of(0).ip];
+  Host& from = *hosts_[packet.from.ip - endpoint_of(0).ip];
+  if (!host.listens(packet.to_port)) {
+    if (timeline_) note("    refused by " + std::to_string(host.number) + ": " + describe(packet.bytes));
+    return from.refused(packet.from.port);
+  }
   const auto count = [&](Fault fault) {
     ++cells[from.is_switch && host.is_switch][static_cast<size_t>(state_of(packet.bytes))][static_cast<size_t>(fault)];
   };

@@ -77,10 +77,15 @@ using Cells = uint64_t[2][kStates][kFaults];
 
 class Network;
 
+constexpr uint16_t kPort = 1000;
+
 class Host {
  public:
   virtual ~Host() = default;
   virtual void run() = 0;  // something is in the inbox, or it is time
+  // True if a socket is bound to the port. Otherwise the sender of a packet hears that it was refused.
+  virtual bool listens(uint16_t port) const { return port == kPort; }
+  virtual void refused(uint16_t /*port*/) {}  // that it sent from
 
   Network* network = nullptr;
   uint32_t number = 0;
@@ -88,15 +93,17 @@ class Host {
   struct Packet {
     std::vector<uint8_t> bytes;
     Endpoint from;
+    uint16_t to_port = 0;
     uint32_t incarnation = 0;  // of the worker that sent it or gets it, when it was sent
   };
   std::deque<Packet> inbox;
   int64_t wake_at = kNever;
   uint32_t incarnation = 0;
   Packet last;  // that came in
+  int64_t stopped = 0;  // until then its process stands still
 };
 
-Endpoint endpoint_of(uint32_t host);
+Endpoint endpoint_of(uint32_t host, uint16_t port = kPort);
 
 class Network {
  public:
@@ -104,8 +111,10 @@ class Network {
   void add(Host& host);
   void start();  // once all hosts are there
   void wake(Host& host, int64_t at);
-  void send(Host& from, Endpoint to, Segment segment);
+  void send(Host& from, Endpoint to, Segment segment, uint16_t from_port = kPort);
+  void cut(uint32_t one, uint32_t other, bool down);  // their link, in both directions
   bool step();  // false: nothing will happen any more
+  int64_t next_at() const { return events_.empty() ? kNever : events_.top().at; }
   int64_t stopped_until(const Host& host) const;
 
   const std::vector<uint64_t>& met() const { return met_; }  // ids of the faults so far
@@ -143,6 +152,7 @@ class Network {
   std::vector<Host*> hosts_;
   std::vector<Link> links_;  // from x hosts + to
   std::priority_queue<Event> events_;
+  std::set<std::pair<uint32_t, uint32_t>> cut_;
   uint64_t order_ = 0, packets_ = 0, hash_ = 0;
   std::vector<Host::Packet> flying_;
   std::vector<uint32_t> free_;

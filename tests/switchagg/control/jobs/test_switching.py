@@ -181,3 +181,17 @@ def test_a_job_that_opens_on_a_switch_that_is_drained_moves_when_it_runs() -> No
 def test_a_job_for_a_switch_that_there_is_not() -> None:
     with pytest.raises(AdmissionError, match="switch is 'x'; accepted: s"):
         create(book(), switch="x")
+
+
+def test_a_job_leaves_a_dead_switch_when_another_comes_up() -> None:
+    """Its members may not notice: where the root of a tree is gone, their leaves answer."""
+    jobs = book(switch("s"), switch("t"), up=False)
+    jobs.switch_up("s", Reconciled())
+    member = run(jobs)[0]
+    jobs.switch_down("s", "its connection has ended")
+    assert member.job.failover is None
+    jobs.switch_up("t", Reconciled())
+    assert member.job.failover is not None
+    assert member.job.failover.target.switches == ("t",)
+    (event,) = told(jobs.poll(), member)
+    assert event["event"] == "failover"

@@ -1,0 +1,1 @@
+"""Whole systems in virtual time, from one seed; see docs/verification.md."""
