@@ -1,4 +1,4 @@
-# make install | demo | test | test-long | topo-test | experiments | fuzz | fuzz-sums | fuzz-native | fuzz-python | sanitize | threads | exhaustive | tla | simulate | simulate-system | loss | soak | fuzz-api | training | torch-matrix | torch-kills | failovers | forged | packages | docs | bench | lint. Each does its own set-up; needs Python 3.11+, a C++20 compiler and make.
+# make install | demo | test | test-long | topo-test | experiments | fuzz | fuzz-sums | fuzz-native | fuzz-python | sanitize | threads | exhaustive | tla | simulate | simulate-system | loss | soak | fuzz-api | training | torch-matrix | torch-kills | shared-slots | failovers | forged | packages | docs | bench | lint. Each does its own set-up; needs Python 3.11+, a C++20 compiler and make.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -13,11 +13,12 @@ EXECUTIONS ?= 1000000
 SCHEDULES ?= 100000
 STEPS ?= 500
 KILLS ?= 100
+MOMENTS ?= 1000
 PACKETS ?= 1000000
 WAY ?= reconfigure
 SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(shell find switchagg worker_lib -name '*.cpp' -o -name '*.h')
 
-.PHONY: install demo test test-long topo-test experiments fuzz fuzz-sums fuzz-native fuzz-python sanitize threads exhaustive tla simulate simulate-system loss soak fuzz-api training torch-matrix torch-kills failovers forged packages docs bench lint format native clean
+.PHONY: install demo test test-long topo-test experiments fuzz fuzz-sums fuzz-native fuzz-python sanitize threads exhaustive tla simulate simulate-system loss soak fuzz-api training torch-matrix torch-kills shared-slots failovers forged packages docs bench lint format native clean
 
 install: $(VENV)/.installed-$(EXTRAS)
 
@@ -53,6 +54,10 @@ fuzz-sums: install
 # The native parsers under address and undefined-behaviour sanitizers: EXECUTIONS inputs each, found by coverage. SEED repeats a run.
 fuzz-native: install
 	$(BIN)/python -m tests.native.fuzz --executions $(EXECUTIONS) $(if $(SEED),--seed $(SEED))
+
+# Ranks killed and stopped in the middle of all-reduces through slots that they share, at MOMENTS random moments.
+shared-slots: install
+	$(BIN)/python -m tests.shared_slots --moments $(MOMENTS)
 
 # Switches killed in the middle of all-reduces; VICTIM=leaf, root or drained, CONTROLLER=1 kills the controller too.
 failovers: install

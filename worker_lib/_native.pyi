@@ -118,6 +118,7 @@ class Admission:
         link: str = "",
         policy: int = 0,
         receivers: Sequence[int] = (),
+        shared_slots: bool = False,
     ) -> None: ...
 
 class Engine:

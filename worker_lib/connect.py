@@ -39,7 +39,13 @@ from worker_lib.monitor import MembershipMonitor, end_dropped
 from worker_lib.secret import read_secret
 from worker_lib.session import Session, close_all
 from worker_lib.session_state import SessionState
-from worker_lib.transport import bind, checked_transport, local_address_towards, start_engine
+from worker_lib.transport import (
+    bind,
+    checked_transport,
+    local_address_towards,
+    shared_memory,
+    start_engine,
+)
 
 _LONG_LIST: Final = 8  # characters of a group's ranks in its job's name
 _embedded: list[Any] = []  # controllers that this process started; they end with it
@@ -81,7 +87,8 @@ def connect(
         slots: of the job on the switch (P, a power of two). Of both, the first rank that asks decides; by
             default 352 and 512 on Ethernet, 2,032 and 256 where the switch's interface takes larger packets,
             as loopback does.
-        transport: ``"shm"``: packets through memory shared with a switch on this host; ``"udp"``; ``"xdp"``:
+        transport: ``"shm"``: packets through memory shared with a switch on this host; ``"slots"``: slots
+            that all ranks share there (docs/using.md); ``"udp"``; ``"xdp"``:
             AF_XDP on the interface of `address`, or UDP and a warning; ``"dpdk"``: DPDK, as SWITCHAGG_DPDK
             says; or ``"auto"``, shared memory where that works.
         on_loss: the fate of the job after a rank's process ends or goes silent: ``"fail"`` ends every
@@ -188,7 +195,7 @@ def _join(
     try:
         member = join(
             url, name, rank, size, sock.address, sock.port, words=words, slots=slots,
-            timeout=patience, retry=retry, **wishes,
+            timeout=patience, retry=retry, memory=shared_memory(transport, check=check), **wishes,
         )  # fmt: skip
     except BaseException:
         sock.native.close()

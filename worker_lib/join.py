@@ -164,6 +164,7 @@ class Membership:
         switch_name: for people. switch_address, switch_port: IPv4 address and UDP port that packets go to.
         switch_receive_buffer: bytes that the switch can queue there.
         switch_link: name of the UNIX socket where workers of the switch's own host attach; empty for none.
+        shared: the slots are in memory that all workers share.
         base, slots, words: the slot range, P and K.
         first_seq: sequence number of packet number 0.
         first_packet: the first packet number on this switch; more than 0 after a failover.
@@ -190,6 +191,7 @@ class Membership:
     switch_port: int
     switch_receive_buffer: int
     switch_link: str
+    shared: bool
     base: int
     slots: int
     words: int
@@ -369,6 +371,7 @@ def join(
     priority: int | None = None,
     credential: str | None = None,
     switch: str | None = None,
+    memory: str = "",
 ) -> Membership:
     """Joins a job and waits until all its ranks have.
 
@@ -388,6 +391,7 @@ def join(
         priority: 0 to 9, of a job that waits for room on a switch.
         credential: the tenant's token; SWITCHAGG_TOKEN by default.
         switch: name of the one that this rank attaches to; None leaves it to the controller.
+        memory: identifies the processes with which it can share slots (`switchagg.computer.memory_identity`).
 
     Raises:
         AdmissionError: the controller refused; `code` says why, such as ``rank_taken`` or ``join_timeout``.
@@ -406,6 +410,7 @@ def join(
         "touch": touch,
     }
     optional = {"deadline": deadline, "on_loss": on_loss, "priority": priority, "switch": switch}
+    optional["memory"] = memory or None
     body |= {name: value for name, value in optional.items() if value is not None}
     stream, admitted = _open(
         there,
@@ -517,6 +522,7 @@ def _membership(
         switch_port=int(switch["port"]),
         switch_receive_buffer=int(switch["receive_buffer"]),
         switch_link=str(switch.get("link", "")),
+        shared=bool(answer.get("shared", False)),
         base=int(answer["base"]),
         slots=int(answer["slots"]),
         words=int(answer["words"]),

@@ -75,7 +75,7 @@ class MembershipMonitor:
     Args:
         engine: of the session.
         member: the admission that the controller gave.
-        transport: as the caller asked for; see `worker_lib.transport`. used: "shm", "udp", "xdp" or "dpdk".
+        transport: as the caller asked for; see `worker_lib.transport`. used: "shm", "slots", "udp", "xdp" or "dpdk".
         address: IPv4 address of this host that packets come from.
         runtime: time and threads.
 
@@ -88,7 +88,7 @@ class MembershipMonitor:
         losses: by the number of the generation that they ended.
         left: ranks of this generation that have left.
         completed: collectives of this generation that were complete at one of these, and so get all RESULTs.
-        transport: the way of the packets: "shm", "udp", "xdp" or "dpdk".
+        transport: the way of the packets: "shm", "slots", "udp", "xdp" or "dpdk".
     """
 
     def __init__(

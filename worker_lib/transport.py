@@ -1,6 +1,7 @@
 """The ways of a worker's packets, and the engine on one of them.
 
 "shm"   shared memory, where the switch runs on this host, as this user, and takes part (docs/protocol.md)
+"slots" the same, but where all ranks ask for it and can, the slots themselves are shared, and the workers add
 "udp"   datagrams, from a socket that is bound to the address that the controller is told
 "xdp"   the same datagrams past the kernel's stack, by AF_XDP on the interface that has that address; UDP,
         with a warning that says why, where the kernel refuses
@@ -21,6 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from switchagg.computer import memory_identity
 from switchagg.devices.dpdk import DpdkSettings
 from switchagg.devices.dpdk import start as start_dpdk
 from switchagg.devices.xdp import xdp_refusal
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from worker_lib.join import Membership
 
 T = TypeVar("T")
-TRANSPORTS: Final = ("auto", "shm", "udp", "xdp", "dpdk")
+TRANSPORTS: Final = ("auto", "shm", "slots", "udp", "xdp", "dpdk")
 RECEIVE_BUFFER: Final = 8 << 20
 # The kernel accounts more than a packet's payload against a socket's buffer.
 OVERHEAD_PER_PACKET: Final = 512
@@ -61,22 +63,23 @@ def start_engine(
         start: does it, with an engine's admission for one transport or the other.
 
     Returns:
-        What `start` returns, and the transport that is used: "shm", "udp", "xdp" or "dpdk".
+        What `start` returns, and the transport that is used: "shm", "slots", "udp", "xdp" or "dpdk".
 
     Raises:
-        SwitchError: no route to the switch, or it takes no link and `transport` is "shm".
+        SwitchError: no route to the switch, or it takes no link and `transport` is "shm" or "slots".
     """
-    if transport in ("auto", "shm") and member.switch_link:
+    if transport in ("auto", "shm", "slots") and member.switch_link:
         try:
-            return start(_admission(member, member.slots, member.switch_link)), "shm"
+            used = "slots" if member.shared else "shm"
+            return start(_admission(member, member.slots, member.switch_link, shared=member.shared)), used
         except OSError as error:
-            if transport == "shm":
+            if transport != "auto":
                 raise SwitchError(
                     f"no link through shared memory to the switch at {member.switch_address}:"
                     f"{member.switch_port}: {error.strerror}. It has to run on this host, in the same "
                     'network namespace and as the same user; transport="udp" works from anywhere'
                 ) from error
-    elif transport == "shm":
+    elif transport in ("shm", "slots"):
         raise SwitchError(
             f"the switch at {member.switch_address}:{member.switch_port} takes no links through shared "
             'memory; transport="udp" works'
@@ -98,7 +101,17 @@ def start_engine(
         ) from error
 
 
-def _admission(member: Membership, window_limit: int, link: str) -> _native.Admission:
+def shared_memory(transport: str, *, check: bool) -> str:
+    """Returns what identifies the processes with which this one shares slots; empty if it does not.
+
+    Where sums are checked, damage is healed by packets that are sent again.
+    """
+    return memory_identity() if transport == "slots" and not check else ""
+
+
+def _admission(
+    member: Membership, window_limit: int, link: str, *, shared: bool = False
+) -> _native.Admission:
     return _native.Admission(
         switch_ip=int(ipaddress.IPv4Address(member.switch_address)),
         switch_port=member.switch_port,
@@ -115,6 +128,7 @@ def _admission(member: Membership, window_limit: int, link: str) -> _native.Admi
         link=link,
         policy=member.policy.word(),
         receivers=list(member.receivers),
+        shared_slots=shared,
     )
 
 

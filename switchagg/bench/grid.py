@@ -203,7 +203,7 @@ class Settings:
         for loss in self.losses:
             require(0 <= loss < 1, "loss", loss, "0 up to, but not including, 1")
         for transport in self.transports:
-            require(transport in ("shm", "udp"), "transport", transport, "shm, udp")
+            require(transport in ("shm", "slots", "udp"), "transport", transport, "shm, slots, udp")
         require(0 <= self.duplicate < 1, "duplicate", self.duplicate, "0 up to, but not including, 1")
         require(0 <= self.reorder < 1, "reorder", self.reorder, "0 up to, but not including, 1")
         if self.rate is not None:

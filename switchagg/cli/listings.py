@@ -144,7 +144,8 @@ def _in_full(job: dict[str, Any]) -> str:
             "slots",
             "-"
             if base is None
-            else f"{job['slots']} ({base} to {base + job['slots'] - 1}), {job['words']} words a packet",
+            else f"{job['slots']} ({base} to {base + job['slots'] - 1}), {job['words']} words a packet"
+            + (", shared by the workers" if job.get("shared") else ""),
         ),
         ("priority", _known(job.get("priority"))),
         ("lost after", f"{_known(job.get('deadline'))} s of silence, then: {job.get('on_loss') or '-'}"),

@@ -107,7 +107,7 @@ def _parse(kind: type[_Made], content: Any, place: str) -> _Made:
     required = [name for name, field in known.items() if field.default is MISSING]
     if missing := [name for name in required if name not in content]:
         raise UsageError(f"{place}: {', '.join(missing)} missing")
-    types = {"ip": str, "workers": tuple, "touch": bool, "parent": ParentEntry}
+    types = {"ip": str, "workers": tuple, "touch": bool, "shared": bool, "parent": ParentEntry}
     for name, value in content.items():
         _check_type(value, types.get(name, int), name, place)
     return _placed(place, lambda: kind(**content))

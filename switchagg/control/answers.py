@@ -117,6 +117,8 @@ class JobView(TypedDict):
     """Of a job on a tree of switches."""
     slots: int | None
     words: int | None
+    shared: bool
+    """Its workers share the slots' memory, and run the slot machine themselves."""
     age: float
     """Seconds."""
     priority: int
@@ -345,6 +347,8 @@ class AdmittedView(TypedDict):
     """For each rank the `reply` that names it in directed contributions; empty: do not direct."""
     first_packet: int
     """The first packet number on this switch: what was sent from there on is sent again."""
+    shared: bool
+    """The slots are in memory that all workers share: each runs the slot machine itself."""
     standby: bool
     """Another switch could take the job, or may: it has not been reached yet."""
     switch: AttachedSwitch

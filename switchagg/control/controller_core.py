@@ -71,7 +71,13 @@ class ControllerCore:
         self.book = JobBook(
             [
                 SwitchResources(
-                    driver.name, driver.capacity, words, slots, attachments[driver.name], driver.address
+                    driver.name,
+                    driver.capacity,
+                    words,
+                    slots,
+                    attachments[driver.name],
+                    driver.address,
+                    driver.memory,
                 )
                 for driver in drivers
             ],

@@ -225,6 +225,7 @@ class Queries:
             ],
             "slots": job.slots,
             "words": job.words,
+            "shared": generation is not None and generation.entry.shared,
             "age": round(now - job.created, 3),
             "priority": job.priority,
             "queue_position": queue.index(job) + 1 if queued else None,

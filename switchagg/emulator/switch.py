@@ -17,6 +17,7 @@ from ipaddress import IPv4Address
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from switchagg.computer import memory_identity
 from switchagg.devices.dpdk import DpdkSettings
 from switchagg.devices.dpdk import start as start_dpdk
 from switchagg.devices.xdp import xdp_refusal
@@ -155,6 +156,14 @@ class Switch(SoftwareSwitch):
     def link(self) -> str:
         """Name of the UNIX socket (abstract) where workers of this host attach; empty without links."""
         return self._opened().link_name
+
+    @property
+    def memory(self) -> str:
+        """Identifies the processes whose jobs may have shared slots (`switchagg.computer.memory_identity`).
+
+        Empty where none may: without links, or where rates, faults or a capture have to see packets.
+        """
+        return memory_identity() if self.link and not (self.rate or self.faults or self._pcap) else ""
 
     @property
     def gso(self) -> bool:

@@ -242,6 +242,8 @@ def _check(target: Target, job: JobEntry, place: JobPlace) -> None:
         )
     if not job.touch:
         raise UsageError(f"job {job.job} asks not to touch words, which a P4 program always does")
+    if job.shared:
+        raise UsageError(f"job {job.job} shares slots, which the native switch alone can have")
     if not 0 <= place.index < MAX_JOBS:
         raise UsageError(f"job index {place.index}; accepted: 0..{MAX_JOBS - 1}")
     parent = place.parent

@@ -172,6 +172,7 @@ class JobEntry:
     workers: tuple[WorkerEntry, ...]
     touch: bool = True  # False: payloads are neither stored nor combined; the floor of a benchmark
     parent: ParentEntry | None = None  # of a leaf: the root
+    shared: bool = False  # the workers run the slot machine themselves, in memory that they share
 
     def __post_init__(self) -> None:
         _check_range("job", self.job, 0, 0xFFFF)
@@ -189,6 +190,8 @@ class JobEntry:
             raise UsageError(f"two workers of job {self.job} have the same bit: {self.workers}")
         if len({worker.address for worker in self.workers}) != len(self.workers):
             raise UsageError(f"two workers of job {self.job} have the same address and port: {self.workers}")
+        if self.shared and (self.parent is not None or not self.touch):
+            raise UsageError(f"job {self.job} shares slots; that is not for leaves, or untouched words")
         if self.parent is not None:
             if self.parent.base % self.slots:
                 raise UsageError(

@@ -60,7 +60,7 @@ def sums(session: Session, seed: int) -> tuple[str, list[bytes], int]:
 def test_the_same_bits_and_packets_as_over_udp(host: EmbeddedController) -> None:
     seed = seed_of_this_run()
     over: dict[str, list[bytes]] = {}
-    for transport in ("shm", "udp"):
+    for transport in ("shm", "slots", "udp"):
         before = host.switch.port_counters()["packets_in"]
         ranks = together(host.url, 3, sums, seed, transport=transport)
         assert {used for used, _, _ in ranks} == {transport}
@@ -69,7 +69,7 @@ def test_the_same_bits_and_packets_as_over_udp(host: EmbeddedController) -> None
         counted = host.switch.port_counters()["packets_in"] - before
         assert counted <= sum(sent for _, _, sent in ranks)
         over[transport] = ranks[0][1]
-    assert over["shm"] == over["udp"]
+    assert over["shm"] == over["slots"] == over["udp"]
 
 
 def test_one_job_over_both(host: EmbeddedController) -> None:
@@ -141,10 +141,10 @@ def test_a_link_that_cannot_be_had(host: EmbeddedController, monkeypatch: pytest
 
 
 def test_words_for_transports(host: EmbeddedController, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match="transport is 'rdma'; accepted: auto, shm, udp"):
+    with pytest.raises(UsageError, match="transport is 'rdma'; accepted: auto, shm, slots, udp"):
         worker_lib.connect(host.url, "x", 0, 2, transport="rdma")
     monkeypatch.setenv("SWITCHAGG_TRANSPORT", "tcp")
-    with pytest.raises(UsageError, match="SWITCHAGG_TRANSPORT is 'tcp'; accepted: auto, shm, udp"):
+    with pytest.raises(UsageError, match="SWITCHAGG_TRANSPORT is 'tcp'; accepted: auto, shm, slots, udp"):
         worker_lib.connect(host.url, "x", 0, 2)
     monkeypatch.setenv("SWITCHAGG_TRANSPORT", "udp")
     assert together(host.url, 2, lambda session: session.stats()["transport"]) == ["udp", "udp"]

@@ -25,6 +25,7 @@ from typing import Any, Final
 
 import torch.distributed as dist
 
+from switchagg.computer import network_identity
 from switchagg.errors import NetworkError, SwitchAggError, SwitchError, UsageError
 from worker_lib.connect import connect
 from worker_lib.embedded import Embedded, start_embedded
@@ -225,7 +226,7 @@ def join(
     deadline = time.monotonic() + seconds
     offered = controllers.oldest(own=True) if changed else None
     offer = (None, None) if offered is None else (offered.url, offered.credential)
-    store.set(f"{_KEY}/host/{rank}", json.dumps([_host_identity(), *offer]))
+    store.set(f"{_KEY}/host/{rank}", json.dumps([network_identity() or socket.gethostname(), *offer]))
     if rank == 0:
         try:
             controller = _controller(store, size, deadline, changed)
@@ -317,12 +318,3 @@ def _own_address(store: Any) -> str:
     except NetworkError:
         return ""
     return "" if address.startswith("127.") else address
-
-
-def _host_identity() -> str:
-    """The same for processes that reach each other by loopback."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as boot:
-            return f"{boot.read().strip()} {os.readlink('/proc/self/ns/net')}"
-    except OSError:
-        return socket.gethostname()

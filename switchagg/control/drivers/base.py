@@ -40,6 +40,13 @@ class SwitchDriver(Protocol):
         """Name of the UNIX socket where workers of the switch's host attach; empty where they cannot."""
 
     @property
+    def memory(self) -> str:
+        """Identifies the processes whose jobs may have shared slots here; empty where none may.
+
+        Of `switchagg.computer.memory_identity`.
+        """
+
+    @property
     def warnings(self) -> list[str]:
         """Warnings for the operator about how this switch runs, a sentence each."""
 

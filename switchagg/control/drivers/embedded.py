@@ -53,6 +53,10 @@ class EmbeddedDriver:
         return self._switch.link
 
     @property
+    def memory(self) -> str:
+        return self._switch.memory
+
+    @property
     def warnings(self) -> list[str]:
         return list(self._switch.warnings)
 

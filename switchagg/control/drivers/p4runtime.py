@@ -92,6 +92,10 @@ class P4RuntimeDriver:
         return self._program.link
 
     @property
+    def memory(self) -> str:
+        return ""  # packets have to reach it: it may be replaced by another switch
+
+    @property
     def warnings(self) -> list[str]:
         host = self._spec.server.rpartition(":")[0].strip("[]")
         if self._spec.tls or host in ("localhost", "::1") or host.startswith("127."):

@@ -117,6 +117,9 @@ class Join(_Body):
     switch: str | None = Field(
         None, max_length=MAX_NAME, description="The switch that it attaches to; null: by its address."
     )
+    memory: str = Field(
+        "", max_length=200, description="Equal for processes that can share memory; empty: it shares none."
+    )
 
 
 class Bearing(_Body):

@@ -60,6 +60,8 @@ class JobLifecycle:
             ranks = seats.get(slot_range.switch, ())
             here = [member for member in members if member.rank in ranks]
             workers = [WorkerEntry(bit, *member.endpoint, member.token) for bit, member in enumerate(here)]
+            memory = self._pool.switches[slot_range.switch].memory
+            alone = parent is None and not leaves and job.touch
             entry = JobEntry(
                 job=job.id,
                 base=slot_range.base,
@@ -69,6 +71,7 @@ class JobLifecycle:
                 workers=(*workers, *leaves),
                 touch=job.touch,
                 parent=parent,
+                shared=alone and memory != "" and all(member.request.memory == memory for member in here),
             )
             return Generation(slot_range, entry, first_seq, ranks, pending=init_packets(entry, first_seq))
 
@@ -125,6 +128,7 @@ class JobLifecycle:
                 on_loss=job.on_loss,
                 cookie=member.cookie,
                 interval=min(1.0, job.deadline / 5),
+                shared=part.entry.shared,
             )
             if former is None:
                 # It hears of its admission when the store has that.

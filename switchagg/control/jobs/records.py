@@ -185,6 +185,8 @@ class JoinRequest:
         touch: as in `switchagg.rules.slots.JobEntry`.
         deadline, on_loss, priority: as in `JobSpec`; None takes the other ranks' choice, or the default.
         switch: the switch that it attaches to; None lets the controller choose by the address.
+        memory: identifies the processes with which it can share slots (`switchagg.computer.memory_identity`);
+            empty for none.
 
     Raises `AdmissionError` for a value out of range.
     """
@@ -201,6 +203,7 @@ class JoinRequest:
     on_loss: OnLoss | None = None
     priority: int | None = None
     switch: str | None = None
+    memory: str = ""
 
     def __post_init__(self) -> None:
         _check_world_size(self.world_size)
@@ -263,6 +266,7 @@ class Admission:
     lost: tuple[tuple[int, str], ...] = ()  # since the previous generation, and why; may be back already
     first_packet: int = 0  # the first packet number on this switch
     receivers: tuple[int, ...] = ()  # for each rank the `reply` that names it; empty: do not direct
+    shared: bool = False  # its slots are in memory that all workers share
 
 
 @dataclass(frozen=True, slots=True)

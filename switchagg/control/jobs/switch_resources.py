@@ -59,6 +59,7 @@ class SwitchResources:
     slots: int | None = None
     attachment: Attachment = field(default_factory=Attachment)
     address: tuple[str, int] = ("0.0.0.0", 0)  # IPv4 address and UDP port; port 0 while it is not known
+    memory: str = ""  # identifies the processes whose jobs may have shared slots; empty: none
     up: bool = False
     draining: bool = False
     why: str = UNREACHED  # the reason while it is not up

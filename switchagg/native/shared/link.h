@@ -164,6 +164,13 @@ struct Attached {  // switch -> worker, with the worker's end of the bell
   uint32_t magic = kMagic;
   uint32_t accepted = 0;
 };
+// With the descriptor of the UDP socket alone and a shape of zeros, Attach asks for the memory of the job's shared slots
+// (shared_slots.h). The socket then says no more than that both sides live.
+struct AttachedSlots {  // switch -> worker, with the descriptor of that memory
+  uint32_t magic = kMagic;
+  uint32_t worker = 0;  // which one it is, of so many
+  uint32_t workers = 0, slots = 0, words = 0;
+};
 struct Announce {  // switch -> worker, with memory that later entries point to
   uint32_t magic = kMagic;
   uint32_t region = 0;

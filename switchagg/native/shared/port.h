@@ -105,6 +105,9 @@ class Port {
   // Allows the next wait() to poll for a short time before it sleeps. Worth its cost if few packets are in flight.
   virtual void set_busy_poll(bool) {}
 
+  // Nothing that is sent is lost: what has no RESULT waits for other workers, and need not be sent again.
+  virtual bool reliable() const { return false; }
+
   // Ends a wait() from any thread.
   virtual void wake() = 0;
 

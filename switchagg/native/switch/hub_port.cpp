@@ -54,6 +54,7 @@ uint16_t job_of(const Segment& segment) {
 struct HubPort::Link {
   Descriptor socket;
   bool attached = false, broken = false;
+  bool has_slots = false;  // the worker has the memory of its job's shared slots, and the switch no rings to read
   int64_t since = 0;
   uint16_t job = 0;
   Endpoint endpoint;
@@ -65,8 +66,8 @@ struct HubPort::Link {
   std::vector<uint32_t> announced;
 };
 
-HubPort::HubPort(std::unique_ptr<UdpPort> udp, Admits admits)
-    : udp_(std::move(udp)), admits_(std::move(admits)), name_(random_name()) {
+HubPort::HubPort(std::unique_ptr<UdpPort> udp, Admits admits, Offers offers)
+    : udp_(std::move(udp)), admits_(std::move(admits)), offers_(std::move(offers)), name_(random_name()) {
   taken_.resize(kTakeAll);
   listener_ = Descriptor(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!listener_) fail("socket");
@@ -148,7 +149,7 @@ bool HubPort::wait(int64_t timeout_ns) {
       if (!link::hear_bell(link.bell.get())) link.broken = true;
     } else {
       Link& link = *static_cast<Link*>(tag);  // a request to attach, or the end of a link
-      if (!link.broken && (link.attached || !attach(link))) link.broken = true;
+      if (!link.broken && (link.attached || link.has_slots || !attach(link))) link.broken = true;
     }
   }
   drop_marked();
@@ -169,7 +170,7 @@ void HubPort::accept_links() {
     const int64_t now = now_ns();
     if (links_.size() >= kMaxLinks) {
       for (const auto& l : links_)
-        if (!l->attached && now - l->since > kSilentNs) l->broken = true;
+        if (!l->attached && !l->has_slots && now - l->since > kSilentNs) l->broken = true;
       continue;
     }
     auto link = std::make_unique<Link>();
@@ -182,19 +183,23 @@ void HubPort::accept_links() {
 bool HubPort::attach(Link& link) {
   link::Attach request;
   std::array<Descriptor, 2> given;  // memory, UDP socket
-  if (!receive_message(link.socket.get(), request, given) || !given[1]) return false;
-  if (request.magic != link::kMagic || request.job > 0xFFFF || !request.shape.valid()) return false;
+  if (!receive_message(link.socket.get(), request, given) || !given[0]) return false;
+  const bool slots = !given[1];
+  const int udp = given[slots ? 0 : 1].get();
+  if (request.magic != link::kMagic || request.job > 0xFFFF || slots != (request.shape.entries == 0)) return false;
+  if (!slots && !request.shape.valid()) return false;
 
   sockaddr_in address{};
   socklen_t length = sizeof address;
   int protocol = 0;
   socklen_t protocol_length = sizeof protocol;
-  if (getsockname(given[1].get(), reinterpret_cast<sockaddr*>(&address), &length) != 0 ||
+  if (getsockname(udp, reinterpret_cast<sockaddr*>(&address), &length) != 0 ||
       length != sizeof address || address.sin_family != AF_INET ||
-      getsockopt(given[1].get(), SOL_SOCKET, SO_PROTOCOL, &protocol, &protocol_length) != 0 || protocol != IPPROTO_UDP)
+      getsockopt(udp, SOL_SOCKET, SO_PROTOCOL, &protocol, &protocol_length) != 0 || protocol != IPPROTO_UDP)
     return false;
   const Endpoint endpoint = from_sockaddr(address);
   const uint16_t job = static_cast<uint16_t>(request.job);
+  if (slots) return offer_slots(link, job, endpoint, request.token);
   if (find(job, endpoint) || !admits_(job, endpoint, request.token)) return false;
 
   auto memory = SharedMemory::map(std::move(given[0]), request.shape.bytes(), true);
@@ -217,6 +222,15 @@ bool HubPort::attach(Link& link) {
   link.attached = true;
   by_worker_[key(job, endpoint)] = &link;
   return true;
+}
+
+bool HubPort::offer_slots(Link& link, uint16_t job, Endpoint endpoint, uint32_t token) {
+  const auto offer = offers_ ? offers_(job, endpoint, token) : std::nullopt;
+  if (!offer) return false;
+  const int memory = offer->memory.get();
+  const link::AttachedSlots answer{link::kMagic, offer->worker, offer->shape.workers, offer->shape.slots, offer->shape.words};
+  link.has_slots = send_message(link.socket.get(), answer, {&memory, 1});
+  return link.has_slots;
 }
 
 void HubPort::drop_marked() {

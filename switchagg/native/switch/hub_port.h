@@ -7,11 +7,14 @@
 // difference. Only processes of the same user and of root may attach. A link ends when its worker closes the socket, dies, or
 // writes invalid entries; UDP then reaches its address again.
 //
+// A worker whose job has shared slots (shared_slots.h) gets their memory instead of a link, and sends nothing here.
+//
 // Attaching happens in wait(), on the loop's thread.
 #pragma once
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -21,6 +24,7 @@
 #include "switchagg/native/shared/shared_memory.h"
 #include "switchagg/native/shared/udp_port.h"
 #include "switchagg/native/switch/epoll.h"
+#include "switchagg/native/switch/slot_table.h"
 
 namespace switchagg {
 
@@ -29,7 +33,10 @@ class HubPort : public Port {
   // True if a worker of a job has this address and token, and is not fenced. Called on the loop's thread.
   using Admits = std::function<bool(uint16_t job, Endpoint worker, uint32_t token)>;
 
-  HubPort(std::unique_ptr<UdpPort> udp, Admits admits);  // throws std::system_error
+  // The memory of a job's shared slots for such a worker; nothing where the job has none. Likewise.
+  using Offers = std::function<std::optional<SharedSlotsOffer>(uint16_t job, Endpoint worker, uint32_t token)>;
+
+  HubPort(std::unique_ptr<UdpPort> udp, Admits admits, Offers offers = {});  // throws std::system_error
   ~HubPort() override;
 
   const std::string& name() const { return name_; }  // of the UNIX socket, in the abstract namespace
@@ -50,6 +57,7 @@ class HubPort : public Port {
   void set_accepting(bool on);
   void accept_links();
   bool attach(Link& link);
+  bool offer_slots(Link& link, uint16_t job, Endpoint endpoint, uint32_t token);
   void drop_marked();
   Link* find(uint16_t job, Endpoint worker) const;
   bool write(Link& link, const Segment& segment);
@@ -57,6 +65,7 @@ class HubPort : public Port {
 
   std::unique_ptr<UdpPort> udp_;
   Admits admits_;
+  Offers offers_;
   std::string name_;
   Descriptor listener_, wake_up_;
   Epoll epoll_;

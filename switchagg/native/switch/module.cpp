@@ -101,6 +101,7 @@ JobAdmission to_admission(nb::handle entry) {
   job.words = number(entry, "words");
   job.result_token = number(entry, "result_token");
   job.touch = nb::cast<bool>(entry.attr("touch"));
+  job.shared = nb::cast<bool>(entry.attr("shared"));
   for (nb::handle worker : entry.attr("workers"))
     job.workers.push_back({to_endpoint(address_of(worker)), number(worker, "bit"), number(worker, "token")});
   const nb::object parent = entry.attr("parent");
@@ -300,8 +301,14 @@ nb::bytes run_kernel(const std::string& level, const std::string& kernel, nb::by
   if (index >= runnable_levels()) throw nb::value_error("no such level here");
   if (to.size() != from.size() || to.size() % 4) throw nb::value_error("expected two runs of equally many words");
   const SlotKernels& kernels = *sets[index];
-  const WordKernel run = kernel == "copy" ? kernels.copy : kernel == "add" ? kernels.add : kernels.or_words;
   std::string result(to.c_str(), to.size());
+  if (kernel == "add_all" || kernel == "or_all") {
+    const uint8_t* const both[] = {data_of(to), data_of(from), data_of(from)};
+    (kernel == "add_all" ? kernels.add_all : kernels.or_all)(reinterpret_cast<uint8_t*>(result.data()), both, 3,
+                                                              to.size() / 4);
+    return nb::bytes(result.data(), result.size());
+  }
+  const WordKernel run = kernel == "copy" ? kernels.copy : kernel == "add" ? kernels.add : kernels.or_words;
   run(reinterpret_cast<uint8_t*>(result.data()), data_of(from), to.size() / 4);
   return nb::bytes(result.data(), result.size());
 }

@@ -94,9 +94,14 @@ class NativeSwitch {
         if (!local.port) local.port = host_->free_port();
         port_ = std::make_unique<DatagramPort>(host_, udp, local, std::nullopt);
       } else if (links) {
-        wrap(hub_, std::make_unique<HubPort>(std::move(udp), [this](uint16_t job, Endpoint worker, uint32_t token) {
-               return loop_->with_table([&](const SlotTable& table) { return table.admits(job, worker, token); });
-             }));
+        wrap(hub_, std::make_unique<HubPort>(
+                       std::move(udp),
+                       [this](uint16_t job, Endpoint worker, uint32_t token) {
+                         return loop_->with_table([&](const SlotTable& table) { return table.admits(job, worker, token); });
+                       },
+                       [this](uint16_t job, Endpoint worker, uint32_t token) {
+                         return loop_->with_table([&](const SlotTable& table) { return table.offer(job, worker, token); });
+                       }));
         loop_->with_table([](SlotTable& table) { table.share_records(); });
       } else {
         port_ = std::move(udp);

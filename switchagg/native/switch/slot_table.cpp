@@ -1,12 +1,12 @@
 #include "switchagg/native/switch/slot_table.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <stdexcept>
 #include <string>
 
-#include "switchagg/native/shared/kernel_choice.h"
-#include "switchagg/native/shared/shared_memory.h"
 
 namespace switchagg {
 
@@ -15,14 +15,10 @@ using wire::Event;
 using wire::Header;
 using wire::Op;
 
-const SlotKernels& slot_kernels() {
-  static const SlotKernels& best = chosen_of<SlotKernels>(KERNEL_SETS(slot_kernels));
-  return best;
-}
-
 const SlotKernels& untouched_slot_kernels() {
   static constexpr WordKernel nothing = [](uint8_t*, const uint8_t*, size_t) {};
-  static constexpr SlotKernels kernels = {nothing, nothing, nothing};
+  static constexpr WordsKernel nothing_of_all = [](uint8_t*, const uint8_t* const*, size_t, size_t) {};
+  static constexpr SlotKernels kernels = {nothing, nothing, nothing, nothing_of_all, nothing_of_all};
   return kernels;
 }
 
@@ -62,10 +58,8 @@ void add_counters(Counters& to, const Counters& from) {
 }  // namespace
 
 struct SlotTable::Job {
-  struct Slot {
-    uint32_t seq = 0, seen = 0;
+  struct Slot : SlotRound {
     uint32_t pending_epoch = 0;  // pending while this is the table's epoch
-    bool filled = false;
   };
   struct Worker {
     Endpoint endpoint;
@@ -81,8 +75,9 @@ struct SlotTable::Job {
       : index(index), id(entry.job), base(entry.base), mask(entry.slots - 1), words(entry.words),
         result_token(entry.result_token), parent(entry.parent), stride(wire::kHeaderBytes + 4 * entry.words),
         kernels(entry.touch ? slot_kernels() : untouched_slot_kernels()), slots(entry.slots),
-        findable(shareable ? size_t{stride} * entry.slots : 0),
-        own(findable.get() ? 0 : size_t{stride} * entry.slots), records(findable.get() ? findable.get() : own.get()) {
+        findable(shareable && !entry.shared ? size_t{stride} * entry.slots : 0),
+        own(findable.get() || entry.shared ? 0 : size_t{stride} * entry.slots),
+        records(findable.get() ? findable.get() : own.get()) {
     places.fill(kEmpty);
     for (const WorkerAdmission& worker : entry.workers)
       workers.push_back({worker.endpoint, uint32_t{1} << worker.bit, worker.token});
@@ -94,6 +89,17 @@ struct SlotTable::Job {
       endpoints.push_back(worker.endpoint);
       full |= worker.bit;
     }
+    if (entry.shared) share(entry);
+  }
+
+  void share(const JobAdmission& entry) {
+    const SharedSlots::Shape shape{static_cast<uint32_t>(workers.size()), entry.slots, entry.words};
+    memory = SharedMemory::make(shape.bytes(), false);
+    shared.emplace(memory->get(), shape);
+    std::vector<uint32_t> bits;
+    for (const Worker& worker : workers) bits.push_back(worker.bit);
+    shared->make(id, base, result_token, bits.data());
+    viewed.reset(new uint8_t[size_t{4} * words]);
   }
 
   static uint32_t first_place(Endpoint source) {
@@ -117,6 +123,8 @@ struct SlotTable::Job {
   }
 
   bool owns(uint32_t slot) const { return slot - base <= mask; }
+
+  SlotRound round(uint32_t slot) const { return shared ? shared->round(slot) : SlotRound(slots[slot]); }
 
   uint8_t* record(uint32_t slot) const { return records + size_t{stride} * slot; }
 
@@ -151,6 +159,24 @@ struct SlotTable::Job {
     return dropped(DropReason::slot);
   }
 
+  // With what the workers have counted in shared memory.
+  JobOutcomes all_counts() const {
+    JobOutcomes all = counts;
+    for (uint32_t i = 0; shared && i < workers.size(); ++i) {
+      const SharedSlots::Counts& own = shared->counts(i);
+      for (size_t outcome = 0; outcome < kOutcomes; ++outcome) all.outcomes[outcome] += own.outcomes[outcome];
+      all.source += own.fenced;
+    }
+    return all;
+  }
+  WorkerOutcomes all_counts(size_t worker) const {
+    WorkerOutcomes all = workers[worker].counts;
+    if (shared) {
+      all.packets += shared->counts(static_cast<uint32_t>(worker)).packets;
+      all.retransmissions += shared->counts(static_cast<uint32_t>(worker)).retransmissions;
+    }
+    return all;
+  }
   Counters counters() const;
 
   const uint32_t index;
@@ -167,10 +193,14 @@ struct SlotTable::Job {
   FindableMemory findable;
   PacketMemory own;
   uint8_t* const records;  // in one of the two
+  std::optional<SharedMemory> memory;  // or all of it here, for shared slots
+  std::optional<SharedSlots> shared;
+  std::unique_ptr<uint8_t[]> viewed;  // words of a shared slot that somebody looks at
   JobOutcomes counts;
 };
 
 Counters SlotTable::Job::counters() const {
+  const JobOutcomes counts = all_counts();
   const auto cell = [&](Outcome outcome) { return counts.outcomes[static_cast<size_t>(outcome)]; };
   const auto completing = [&](Outcome outcome) { return counts.outcomes[static_cast<size_t>(outcome) + kCompleting]; };
   const auto both = [&](Outcome outcome) { return cell(outcome) + completing(outcome); };
@@ -181,11 +211,12 @@ Counters SlotTable::Job::counters() const {
   at(DropReason::slot) = counts.outside + cell(Outcome::misplaced);
   at(DropReason::stale) = cell(Outcome::stale);
   at(DropReason::duplicate) = cell(Outcome::duplicate);
-  for (const Worker& worker : workers) {
-    at(DropReason::slot) += worker.counts.outside;
-    at(DropReason::token) += worker.counts.token;
-    at(Event::retransmissions) += worker.counts.retransmissions;
-    at(Event::delivered) += worker.counts.delivered;
+  for (size_t worker = 0; worker < workers.size(); ++worker) {
+    const WorkerOutcomes own = all_counts(worker);
+    at(DropReason::slot) += own.outside;
+    at(DropReason::token) += own.token;
+    at(Event::retransmissions) += own.retransmissions;
+    at(Event::delivered) += own.delivered;
   }
   at(Event::delivered) += counts.delivered;
   at(Event::fresh) = both(Outcome::fresh_skip) + both(Outcome::fresh_stored);
@@ -249,12 +280,24 @@ void SlotTable::set_fenced(uint16_t id, uint32_t bits, bool fenced) {
   }
   for (Job::Worker& worker : job.workers)
     if (bits & worker.bit) worker.fenced = fenced;
+  if (!job.shared) return;
+  uint32_t all = 0;
+  for (const Job::Worker& worker : job.workers) all |= worker.fenced ? worker.bit : 0;
+  job.shared->fence(all);
 }
 
 bool SlotTable::admits(uint16_t id, Endpoint source, uint32_t token) const {
   Job* job = find(id);
   const Job::Worker* worker = job ? job->find(source) : nullptr;
   return worker && !worker->fenced && worker->token == token;
+}
+
+std::optional<SharedSlotsOffer> SlotTable::offer(uint16_t id, Endpoint source, uint32_t token) const {
+  if (!admits(id, source, token) || !find(id)->shared) return std::nullopt;
+  Job& job = *find(id);
+  Descriptor memory(fcntl(job.memory->descriptor(), F_DUPFD_CLOEXEC, 0));
+  if (!memory) return std::nullopt;
+  return SharedSlotsOffer{std::move(memory), job.shared->shape(), static_cast<uint32_t>(job.find(source) - job.workers.data())};
 }
 
 SlotTable::Job* SlotTable::find(uint16_t id) const {
@@ -298,23 +341,21 @@ Verdict SlotTable::contribute(Job& job, const Header& header, const uint8_t* wor
 
   Job::Slot& slot = job.slots[index];
   Verdict verdict{.job_index = job.index, .slot = index};
-  const bool fresh = header.seq == slot.seq + job.mask + 1;
-  if (fresh && slot.pending_epoch == epoch_) {
+  const SlotRound round = job.round(index);
+  if (header.seq == round.seq + job.mask + 1 && slot.pending_epoch == epoch_) {
     verdict.action = Action::flush;
     return verdict;
   }
   ++worker->counts.packets;
   if (header.flags & wire::kFlagRetransmission) ++worker->counts.retransmissions;
-  if (!fresh && header.seq != slot.seq) {
-    job.count(Outcome::stale);
-    return dropped(DropReason::stale);
-  }
-  if (!fresh && slot.seen & worker->bit) {
-    if (slot.seen != job.full) {
-      job.count(Outcome::duplicate);
-      return dropped(DropReason::duplicate);
-    }
-    job.count(Outcome::answered);
+  const bool is_or = header.op != static_cast<uint8_t>(Op::SUM);
+  const Effect effect =
+      job.shared ? contribute_shared(job, static_cast<uint32_t>(worker - job.workers.data()), header, words)
+                 : effect_of(round, job.mask + 1, job.full, header.seq, worker->bit, words, is_or);
+  job.count(effect.outcome, effect.completing);
+  if (effect.outcome == Outcome::stale) return dropped(DropReason::stale);
+  if (effect.outcome == Outcome::duplicate) return dropped(DropReason::duplicate);
+  if (effect.outcome == Outcome::answered) {
     slot.pending_epoch = epoch_;
     verdict.action = Action::unicast;
     verdict.to = source;
@@ -327,39 +368,42 @@ Verdict SlotTable::contribute(Job& job, const Header& header, const uint8_t* wor
     }
     return verdict;
   }
-
-  if (fresh) {
-    slot.seq = header.seq;
-    slot.seen = 0;
-    slot.filled = false;
+  if (!job.shared) {
+    uint8_t* const stored = job.record(index) + wire::kHeaderBytes;
+    if (effect.outcome == Outcome::stored || effect.outcome == Outcome::fresh_stored) job.kernels.copy(stored, words, job.words);
+    if (effect.outcome == Outcome::added) job.kernels.add(stored, words, job.words);
+    if (effect.outcome == Outcome::ored) job.kernels.or_words(stored, words, job.words);
+    static_cast<SlotRound&>(slot) = effect.after;
+    if (effect.completing) job.write_result(index, header);
   }
-  slot.seen |= worker->bit;
-  Outcome outcome;
-  if (words) {
-    uint8_t* stored = job.record(index) + wire::kHeaderBytes;
-    if (!slot.filled) {
-      job.kernels.copy(stored, words, job.words);
-      outcome = fresh ? Outcome::fresh_stored : Outcome::stored;
-    } else if (header.op == static_cast<uint8_t>(Op::SUM)) {
-      job.kernels.add(stored, words, job.words);
-      outcome = Outcome::added;
-    } else {
-      job.kernels.or_words(stored, words, job.words);
-      outcome = Outcome::ored;
-    }
-    slot.filled = true;
-  } else {
-    outcome = fresh ? Outcome::fresh_skip : slot.filled ? Outcome::skip : Outcome::empty_skip;
-  }
-  const bool completing = slot.seen == job.full;
-  job.count(outcome, completing);
-  if (completing) {
-    job.write_result(index, header);
+  if (effect.completing && (!job.shared || job.shared->done(header.seq))) {
     slot.pending_epoch = epoch_;
     verdict.action = Action::multicast;
-    if (!job.parent && slot.filled) verdict.reader = reader_of(header);
+    if (!job.parent && effect.after.filled) verdict.reader = reader_of(header);
   }
   return verdict;
+}
+
+// A packet that came here in spite of the shared memory.
+Effect SlotTable::contribute_shared(Job& job, uint32_t worker, const Header& header, const uint8_t* words) {
+  SharedSlots& shared = *job.shared;
+  const bool is_or = header.op != static_cast<uint8_t>(Op::SUM);
+  const uint32_t index = header.seq & job.mask;
+  const SlotRound round = shared.round(index);
+  // Other contributions of this worker may still be read.
+  if (words && effect_of(round, job.mask + 1, job.full, header.seq, job.workers[worker].bit, words, is_or).accepted)
+    job.kernels.copy(shared.record(worker, index) + wire::kHeaderBytes, words, job.words);
+  Effect effect = shared.contribute(worker, header.seq, words, is_or);
+  if (effect.completing || effect.outcome == Outcome::answered) {
+    // Unless a worker adds it up: then this one is told when it asks again.
+    if (shared.finish(header.seq)) {
+      static_cast<void>(shared.record_of_result(header.seq));
+      shared.wake_all();
+    } else if (!effect.completing) {
+      effect.outcome = Outcome::duplicate;
+    }
+  }
+  return effect;
 }
 
 // A RESULT of the parent goes down to one worker or to all; nobody else may send one.
@@ -392,12 +436,14 @@ Verdict SlotTable::initialise(Job& job, const Header& header) {
     verdict.action = Action::flush;
     return verdict;
   }
-  slot.seq = header.seq;
-  slot.seen = job.full;
-  slot.filled = false;
-  Header cause;
-  cause.op = static_cast<uint8_t>(Op::SUM);
-  job.write_result(index, cause);
+  if (job.shared) {
+    job.shared->initialise(header.seq);
+  } else {
+    static_cast<SlotRound&>(slot) = {header.seq, job.full, false};
+    Header cause;
+    cause.op = static_cast<uint8_t>(Op::SUM);
+    job.write_result(index, cause);
+  }
   job.count(Outcome::initialised);
   verdict.action = Action::to_controller;
   return verdict;
@@ -405,7 +451,8 @@ Verdict SlotTable::initialise(Job& job, const Header& header) {
 
 Segment SlotTable::result(uint32_t job_index, uint32_t slot) const {
   const Job& job = *jobs_[job_index];
-  return {job.record(slot), job.slots[slot].filled ? job.stride : wire::kHeaderBytes};
+  const uint8_t* const record = job.shared ? job.shared->record_of_result(slot) : job.record(slot);
+  return {record, record[wire::kFlagsOffset] & wire::kFlagPayload ? job.stride : wire::kHeaderBytes};
 }
 
 std::span<const Endpoint> SlotTable::workers(uint32_t job_index) const { return jobs_[job_index]->endpoints; }
@@ -430,7 +477,7 @@ Segment SlotTable::result_with_reply(const Verdict& verdict, uint8_t* scratch) c
 }
 
 void SlotTable::bare(uint32_t job_index, uint32_t slot, uint8_t* to) const {
-  std::memcpy(to, jobs_[job_index]->record(slot), wire::kHeaderBytes);
+  std::memcpy(to, result(job_index, slot).data, wire::kHeaderBytes);
   to[wire::kFlagsOffset] = wire::kFlagDirected;
 }
 
@@ -462,17 +509,18 @@ Counters SlotTable::counters() const {
 
 JobReport SlotTable::report(uint16_t id) const {
   const Job& job = get(id);
-  JobReport report{job.counters(), job.counts, {}};
-  for (const Job::Worker& worker : job.workers)
-    report.workers.emplace_back(static_cast<uint32_t>(__builtin_ctz(worker.bit)), worker.counts);
+  JobReport report{job.counters(), job.all_counts(), {}};
+  for (size_t i = 0; i < job.workers.size(); ++i)
+    report.workers.emplace_back(static_cast<uint32_t>(__builtin_ctz(job.workers[i].bit)), job.all_counts(i));
   return report;
 }
 
 SlotTable::SlotView SlotTable::slot(uint32_t index) const {
   for (const auto& job : jobs_) {
     if (!job || index < job->base || index > job->base + job->mask) continue;
-    const Job::Slot& slot = job->slots[index - job->base];
-    const uint8_t* words = job->record(index - job->base) + wire::kHeaderBytes;
+    const SlotRound slot = job->round(index - job->base);
+    if (job->shared) job->shared->view(index - job->base, job->viewed.get());
+    const uint8_t* words = job->shared ? job->viewed.get() : job->record(index - job->base) + wire::kHeaderBytes;
     return {slot.seq, slot.seen, slot.filled, {words, slot.filled ? 4 * job->words : 0}};
   }
   throw std::invalid_argument("slot " + std::to_string(index) + " belongs to no job");

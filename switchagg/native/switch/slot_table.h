@@ -7,6 +7,10 @@
 // A complete slot is sent from its own memory: result() is a view of its record, header and words. The records of a job
 // are contiguous (stride 16 + 4K), so that a run of complete slots is one range of memory.
 //
+// The slots of a job with shared slots are in memory that its workers may write, and they run the same rules there
+// (shared_slots.h). What comes here is taken too, so that a worker that reaches the switch by UDP alone is not left out: it is told
+// of rounds that others complete when it retransmits.
+//
 // Overwriting: the window rule keeps workers from overwriting a slot whose RESULT they lack, but a faulty worker may
 // violate it. So a slot is *pending* from the Verdict that names it (multicast or unicast) until flushed(). A packet that
 // would overwrite a pending slot changes nothing, is not counted, and gets the Verdict `flush`. The caller must:
@@ -28,7 +32,8 @@
 #include <vector>
 
 #include "switchagg/native/shared/port.h"
-#include "switchagg/native/switch/slot_kernels.h"
+#include "switchagg/native/shared/shared_memory.h"
+#include "switchagg/native/shared/shared_slots.h"
 
 namespace switchagg {
 
@@ -51,7 +56,14 @@ struct JobAdmission {  // checked where it is made: switchagg.rules.slots.JobEnt
   uint32_t result_token = 0;
   std::vector<WorkerAdmission> workers;
   bool touch = true;
+  bool shared = false;  // in memory that the workers may write
   std::optional<ParentAdmission> parent;
+};
+
+struct SharedSlotsOffer {  // to a worker of a job with shared slots
+  Descriptor memory;
+  SharedSlots::Shape shape;
+  uint32_t worker = 0;  // which one it is
 };
 
 enum class Action : uint8_t {
@@ -77,24 +89,6 @@ struct Verdict {
 };
 
 using Counters = std::array<uint64_t, wire::kCounters>;  // indexed by DropReason and Event
-
-// Outcomes of admitted packets, with the codes of the P4 programs (p4/include/constants.p4), so that the counters
-// correspond. An accepted packet that made its slot full counts under its outcome + kCompleting.
-enum class Outcome : uint8_t {
-  stale = 0,
-  duplicate = 1,
-  misplaced = 2,  // a slot of the job, but not base + (seq mod P)
-  answered = 3,
-  initialised = 4,
-  skip = 16,        // into a slot with words
-  empty_skip = 17,  // into a slot without
-  stored = 18,
-  added = 19,
-  ored = 20,
-  fresh_skip = 21,
-  fresh_stored = 22,
-};
-inline constexpr uint32_t kCompleting = 8, kOutcomes = 32;
 
 struct WorkerOutcomes {
   uint64_t packets = 0;    // admitted
@@ -135,6 +129,9 @@ class SlotTable {
   void admit(uint16_t job, uint32_t bits) { set_fenced(job, bits, false); }
   bool admits(uint16_t job, Endpoint worker, uint32_t token) const;  // true if it would take such a worker's packets
 
+  // To a worker that admits() would admit, where its job has shared slots.
+  std::optional<SharedSlotsOffer> offer(uint16_t job, Endpoint worker, uint32_t token) const;
+
   // Puts the records of later jobs into FindableMemory, where workers of this host can read RESULTs.
   void share_records() { shareable_ = true; }
 
@@ -173,6 +170,7 @@ class SlotTable {
   void set_fenced(uint16_t job, uint32_t bits, bool fenced);
   Verdict initialise(Job& job, const wire::Header& header);
   Verdict contribute(Job& job, const wire::Header& header, const uint8_t* words, Endpoint source);
+  Effect contribute_shared(Job& job, uint32_t worker, const wire::Header& header, const uint8_t* words);
   Verdict deliver(const wire::Header& header, uint32_t payload, Endpoint source);
 
   uint32_t capacity_;

@@ -325,15 +325,15 @@ int64_t Engine::step(int64_t now, bool arrived) {
 
 // There is nothing to send, nor to read. A look at timers comes after one more at the port.
 int64_t Engine::pause(int64_t now) {
-  const int64_t timer = window_.loss_timer();
-  if ((timer < 0 || timer > now) && !window_.gaps()) return until_timer(now);
+  const int64_t timer = loss_timer();
+  if ((timer < 0 || timer > now) && (port_->reliable() || !window_.gaps())) return until_timer(now);
   next_ = Next::retransmit;
   return kAtOnce;
 }
 
 int64_t Engine::until_timer(int64_t now) {
   port_->set_busy_poll(window_.outstanding() <= window_.batch());
-  const int64_t timer = window_.loss_timer(), deadline = this->deadline();
+  const int64_t timer = loss_timer(), deadline = this->deadline();
   return std::max(timer < 0 ? deadline : std::min(timer, deadline), now + 1);
 }
 

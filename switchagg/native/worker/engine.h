@@ -65,6 +65,7 @@ struct Admission {  // the controller's answer to this worker
   uint32_t policy = 0;        // the job's policy word at admission, for its first collective
   std::string link;           // name of the switch's UNIX socket; empty: UDP
   std::vector<uint16_t> receivers;  // of each rank, the `reply` that names it in directed contributions; or empty
+  bool shared_slots = false;  // the job's slots are in memory that its workers share
 };
 
 enum class Status : uint8_t {
@@ -301,8 +302,10 @@ class Engine {
     return admission_.words - (!secret_.empty() ? PacketCheck::kSealedWords : checked_ ? PacketCheck::kWords : 0);
   }
   bool waits_for_plans() const;
+  int64_t loss_timer() const { return port_->reliable() ? -1 : window_.loss_timer(); }
   void break_all(Status status);
-  uint8_t* record(uint64_t packet_number) { return ring_ + (packet_number & (admission_.slots - 1)) * stride_; }
+  uint8_t* record(uint64_t packet_number) { return record_of(admission_.first_seq + static_cast<uint32_t>(packet_number)); }
+  uint8_t* record_of(uint32_t seq) { return ring_ + size_t{seq & (admission_.slots - 1)} * stride_; }
 
   const Clock clock_;
   const bool background_thread_;
@@ -321,7 +324,7 @@ class Engine {
   std::set<uint64_t> replayed_;
   std::optional<uint64_t> damage_;
   Window window_;
-  uint8_t* ring_;  // the last P packets sent, for retransmissions; the port's memory
+  uint8_t* ring_;  // the last P packets sent, for retransmissions, by slot; the port's memory
   std::vector<uint8_t> has_payload_;
   std::vector<uint16_t> readers_;  // of these, the rank + 1 that alone needs the words of the RESULT; 0: all do
   bool suspended_ = false;

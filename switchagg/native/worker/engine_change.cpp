@@ -3,6 +3,7 @@
 #include <chrono>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "switchagg/native/shared/clock.h"
 #include "switchagg/native/shared/udp_port.h"
@@ -138,13 +139,14 @@ bool Engine::move(std::unique_ptr<Port> port, const Admission& admission, uint64
                                 std::to_string(admission_.slots) + ", " + std::to_string(admission_.words) + ", " +
                                 std::to_string(replay_end_) + " or at most P before");
   uint8_t* const ring = port->packet_memory(static_cast<size_t>(admission.slots) * stride_);
+  const uint32_t before = admission_.first_seq;
   admission_ = admission;
+  uint8_t* const former = std::exchange(ring_, ring);
   for (uint64_t q = first; q < replay_end_; ++q) {
-    uint8_t* const to = ring + (q & (admission.slots - 1)) * stride_;
-    std::copy_n(record(q), stride_, to);
+    uint8_t* const to = record(q);
+    std::copy_n(former + (record_of(before + static_cast<uint32_t>(q)) - ring), stride_, to);
     readdress(to, q);
   }
-  ring_ = ring;
   past_port_ += port_->counters();
   port_ = std::move(port);
   past_retransmissions_ += window_.retransmissions();

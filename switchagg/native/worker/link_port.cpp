@@ -20,43 +20,49 @@ namespace {
 constexpr uint32_t kTake = 256;             // entries in one receive()
 constexpr time_t kAnswerSeconds = 5;        // the most that the switch may take to answer
 
-[[noreturn]] void refuse(const char* what) {
-  throw std::system_error(ECONNREFUSED, std::generic_category(), what);
-}
-
 }  // namespace
+
+void fail_refused(const char* what) { throw std::system_error(ECONNREFUSED, std::generic_category(), what); }
+
+Descriptor connect_to_switch(const std::string& name) {
+  sockaddr_un address{};
+  if (name.empty() || name.size() + 1 > sizeof address.sun_path) {
+    errno = EINVAL;
+    fail("link");
+  }
+  Descriptor made(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  if (!made) fail("socket");
+  const timeval limit{kAnswerSeconds, 0};
+  setsockopt(made.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+  setsockopt(made.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  const socklen_t length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  if (connect(made.get(), reinterpret_cast<sockaddr*>(&address), length) != 0) fail("connect");
+  ucred who{};
+  socklen_t who_length = sizeof who;
+  if (getsockopt(made.get(), SOL_SOCKET, SO_PEERCRED, &who, &who_length) != 0) fail("SO_PEERCRED");
+  if (who.uid != geteuid() && who.uid != 0) fail_refused("the switch is another user's");
+  return made;
+}
 
 LinkPort::LinkPort(std::unique_ptr<UdpPort>& udp, const std::string& name, Endpoint peer, uint16_t job, uint32_t token,
                    const link::Shape& shape)
     : shape_(shape), peer_(peer), local_(udp->local()), taken_(kTake) {
-  sockaddr_un address{};
-  if (name.empty() || name.size() + 1 > sizeof address.sun_path || !shape.valid()) {
+  if (!shape.valid()) {
     errno = EINVAL;
     fail("link");
   }
-  socket_ = Descriptor(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  if (!socket_) fail("socket");
-  const timeval limit{kAnswerSeconds, 0};
-  setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-  setsockopt(socket_.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
-  address.sun_family = AF_UNIX;
-  std::memcpy(address.sun_path + 1, name.data(), name.size());
-  const socklen_t length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-  if (connect(socket_.get(), reinterpret_cast<sockaddr*>(&address), length) != 0) fail("connect");
-  ucred who{};
-  socklen_t who_length = sizeof who;
-  if (getsockopt(socket_.get(), SOL_SOCKET, SO_PEERCRED, &who, &who_length) != 0) fail("SO_PEERCRED");
-  if (who.uid != geteuid() && who.uid != 0) refuse("the switch is another user's");
-
+  socket_ = connect_to_switch(name);
   memory_ = SharedMemory::make(shape_.bytes(), false);
   wake_up_ = make_wake_up();
   const link::Attach request{link::kMagic, job, token, shape_};
   const int descriptors[] = {memory_.descriptor(), udp->descriptor()};
-  if (!send_message(socket_.get(), request, descriptors)) refuse("the switch does not listen");
+  if (!send_message(socket_.get(), request, descriptors)) fail_refused("the switch does not listen");
   link::Attached answer;
   std::array<Descriptor, 1> given;
   if (!receive_message(socket_.get(), answer, given, true) || answer.magic != link::kMagic || !answer.accepted || !given[0])
-    refuse("the switch refused");
+    fail_refused("the switch refused");
   bell_ = std::move(given[0]);
   memory_.close_descriptor();
   uint8_t* const at = memory_.get();

@@ -13,11 +13,17 @@
 
 namespace switchagg {
 
+// Connects to the switch whose UNIX socket has this name in the abstract namespace. Throws std::system_error if there is none, or
+// if it is another user's.
+Descriptor connect_to_switch(const std::string& name);
+
+// Throws std::system_error: the switch has refused.
+[[noreturn]] void fail_refused(const char* what);
+
 class LinkPort : public Port {
  public:
-  // Attaches to the switch whose UNIX socket has this name in the abstract namespace. Throws std::system_error if there is
-  // none, or if it refuses, as it does unless it has admitted the address of `udp` to this job with this token; the caller then
-  // keeps `udp`.
+  // Attaches to the switch. Throws as connect_to_switch(), and if it refuses, as it does unless it has admitted the address of
+  // `udp` to this job with this token; the caller then keeps `udp`.
   LinkPort(std::unique_ptr<UdpPort>& udp, const std::string& name, Endpoint peer, uint16_t job, uint32_t token,
            const link::Shape& shape);
 

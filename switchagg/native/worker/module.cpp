@@ -20,6 +20,7 @@
 #include "switchagg/native/worker/heartbeat.h"
 #include "switchagg/native/worker/io_bench.h"
 #include "switchagg/native/worker/link_port.h"
+#include "switchagg/native/worker/slots_port.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -70,7 +71,8 @@ class Socket {
     receive_buffer_bytes = static_cast<int>(host_->receive_bytes());
     return description;
   }
-  // Returns a port to the switch: through shared memory if the admission names a link, else by AF_XDP or UDP.
+  // Returns a port to the switch: through shared memory if the admission names a link, there in
+  // shared slots if it says so, or else by AF_XDP or UDP.
   std::unique_ptr<Port> take(const Admission& admission) {
     if (!port_ && !host_) throw nb::value_error("this socket is closed or belongs to an engine already");
     if (admission.link.empty()) {
@@ -83,6 +85,9 @@ class Socket {
       port_->connect(admission.switch_at);
       return std::move(port_);
     }
+    if (admission.shared_slots)
+      return std::make_unique<SlotsPort>(port_, admission.link, admission.switch_at, admission.job, admission.token,
+                                         admission.slots, admission.words);
     link::Shape shape;
     shape.packet_bytes = wire::kHeaderBytes + 4 * admission.words;
     // Room for all packets in flight and some retransmissions; a full ring drops packets, as a full socket buffer does.
@@ -351,14 +356,14 @@ NB_MODULE(_native, m) {
           [](Admission* self, uint32_t switch_ip, uint16_t switch_port, uint16_t job, uint32_t token,
              uint32_t result_token, uint32_t base, uint32_t slots, uint32_t words, uint32_t first_seq, uint32_t rank,
              uint32_t workers, uint32_t window_limit, const std::string& link, uint32_t policy,
-             std::vector<uint16_t> receivers) {
+             std::vector<uint16_t> receivers, bool shared_slots) {
             if (!receivers.empty() && receivers.size() != workers) throw nb::value_error("receivers: one for each rank, or none");
             new (self) Admission{job, token, result_token, base, slots, words, first_seq, rank, workers,
-                                  {switch_ip, switch_port}, window_limit, policy, link, std::move(receivers)};
+                                  {switch_ip, switch_port}, window_limit, policy, link, std::move(receivers), shared_slots};
           },
           "switch_ip"_a, "switch_port"_a, "job"_a, "token"_a, "result_token"_a, "base"_a, "slots"_a, "words"_a,
           "first_seq"_a, "rank"_a, "workers"_a, "window_limit"_a, "link"_a = "", "policy"_a = 0,
-          "receivers"_a = std::vector<uint16_t>());
+          "receivers"_a = std::vector<uint16_t>(), "shared_slots"_a = false);
 
   nb::class_<Engine>(m, "Engine")
       .def(

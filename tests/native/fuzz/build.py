@@ -12,8 +12,8 @@ HERE: Final = Path(__file__).parent
 TARGETS: Final = ("slots", "frames", "hub", "link", "engine")
 
 _PRODUCT: Final = {
-    "shared": ("frame", "shared_memory", "udp_port"),
-    "switch": ("slot_table", "slot_kernels", "hub_port"),
+    "shared": ("frame", "shared_memory", "shared_slots", "slot_kernels", "udp_port"),
+    "switch": ("slot_table", "hub_port"),
     "worker": (
         "window", "check", "seal", "limbs", "refinement", "sequence", "plan", "stream", "stream_limbs",
         "density",

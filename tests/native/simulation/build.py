@@ -12,8 +12,8 @@ from tests.native.simulation.mistakes import Mistake
 HERE: Final = Path(__file__).parent
 
 _PRODUCT: Final = {
-    "shared": ("shared_memory",),
-    "switch": ("slot_table", "slot_kernels", "loop"),
+    "shared": ("shared_memory", "shared_slots", "slot_kernels"),
+    "switch": ("slot_table", "loop"),
     "worker": (
         "window", "check", "seal", "limbs", "refinement", "sequence", "plan", "stream", "stream_limbs",
         "density",

@@ -37,24 +37,17 @@ class Mistake:
 
 
 _SLOTS: Final = "switch/slot_table.cpp"
+_RULES: Final = "shared/shared_slots.cpp"
 _WINDOW: Final = "worker/window.cpp"
 _ENGINE: Final = "worker/engine.cpp"
 
 MISTAKES: Final = (
-    Mistake("no-stale-test", _SLOTS, "if (!fresh && header.seq != slot.seq) {", "if (false) {"),
-    Mistake("seen-forgotten", _SLOTS, "slot.seen |= worker->bit;", "slot.seen = worker->bit;"),
+    Mistake("no-stale-test", _RULES, "if (!fresh && seq != slot.seq) return {Outcome::stale};", ""),
+    Mistake("seen-forgotten", _RULES, "(fresh ? 0 : slot.seen) | bit", "bit"),
     Mistake(
-        "repeat-added-twice",
-        _SLOTS,
-        "if (!fresh && slot.seen & worker->bit) {",
-        "if (!fresh && slot.seen == job.full) {",
+        "repeat-added-twice", _RULES, "if (!fresh && slot.seen & bit)", "if (!fresh && slot.seen == full)"
     ),
-    Mistake(
-        "words-kept-in-a-new-round",
-        _SLOTS,
-        "    slot.seen = 0;\n    slot.filled = false;",
-        "    slot.seen = 0;",
-    ),
+    Mistake("words-kept-in-a-new-round", _RULES, "filled = !fresh && slot.filled;", "filled = slot.filled;"),
     Mistake("token-not-looked-at", _SLOTS, "worker->token != header.token", "false"),
     Mistake(
         "slot-not-looked-at",
@@ -64,15 +57,15 @@ MISTAKES: Final = (
     ),
     Mistake(
         "sequence-number-that-does-not-wrap",
-        _SLOTS,
-        "header.seq == slot.seq + job.mask + 1",
-        "header.seq == uint64_t{slot.seq} + job.mask + 1",
+        _RULES,
+        "fresh = seq == slot.seq + slots;",
+        "fresh = seq == uint64_t{slot.seq} + slots;",
     ),
     Mistake(
         "result-before-the-last",
-        _SLOTS,
-        "const bool completing = slot.seen == job.full;",
-        "const bool completing = __builtin_popcount(slot.seen) + 1 >= __builtin_popcount(job.full);",
+        _RULES,
+        "return {outcome, true, seen == full,",
+        "return {outcome, true, __builtin_popcount(seen) + 1 >= __builtin_popcount(full),",
     ),
     Mistake(
         "leaf-sends-no-repeat-up",

@@ -11,12 +11,12 @@ from tests.native.building import NATIVE, ROOT, Unit
 HERE: Final = Path(__file__).parent
 
 _PRODUCT: Final = {
-    "shared": ("shared_memory", "udp_port"),
-    "switch": ("slot_table", "slot_kernels", "loop", "hub_port", "fault_port"),
+    "shared": ("shared_memory", "shared_slots", "slot_kernels", "udp_port"),
+    "switch": ("slot_table", "loop", "hub_port", "fault_port"),
     "worker": (
         "window", "check", "seal", "limbs", "refinement", "sequence", "plan", "stream", "stream_limbs",
         "density",
-        "link_port", "engine", "engine_change", "lane_kernels",
+        "link_port", "slots_port", "engine", "engine_change", "lane_kernels",
     ),
 }  # fmt: skip
 _FLAGS: Final = (

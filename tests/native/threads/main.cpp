@@ -21,6 +21,7 @@
 #include "switchagg/native/switch/loop.h"
 #include "switchagg/native/worker/engine.h"
 #include "switchagg/native/worker/link_port.h"
+#include "switchagg/native/worker/slots_port.h"
 
 using namespace switchagg;
 
@@ -42,13 +43,20 @@ UdpOptions loopback() {
   return options;
 }
 
+enum class Way { udp, links, slots };
+
 struct Switch {
-  explicit Switch(bool links) : loop(4096), by_links(links) {
+  explicit Switch(Way by) : loop(4096), way(by) {
     auto udp = std::make_unique<UdpPort>(loopback());
-    if (links) {
-      auto hub = std::make_unique<HubPort>(std::move(udp), [this](uint16_t job, Endpoint worker, uint32_t token) {
-        return loop.with_table([&](const SlotTable& table) { return table.admits(job, worker, token); });
-      });
+    if (way != Way::udp) {
+      auto hub = std::make_unique<HubPort>(
+          std::move(udp),
+          [this](uint16_t job, Endpoint worker, uint32_t token) {
+            return loop.with_table([&](const SlotTable& table) { return table.admits(job, worker, token); });
+          },
+          [this](uint16_t job, Endpoint worker, uint32_t token) {
+            return loop.with_table([&](const SlotTable& table) { return table.offer(job, worker, token); });
+          });
       name = hub->name();
       loop.with_table([](SlotTable& table) { table.share_records(); });
       port = std::move(hub);
@@ -68,6 +76,7 @@ struct Switch {
     entry.slots = kSlots;
     entry.words = kWords;
     entry.result_token = 1000 + generation;
+    entry.shared = way == Way::slots;
     std::vector<Admission> admissions(sockets.size());
     for (uint32_t rank = 0; rank < sockets.size(); ++rank) {
       entry.workers.push_back({sockets[rank]->local(), rank, 100 * (generation + 1) + rank});
@@ -82,7 +91,8 @@ struct Switch {
       a.rank = rank;
       a.workers = static_cast<uint32_t>(sockets.size());
       a.switch_at = port->local();
-      if (by_links) a.link = name;
+      if (way != Way::udp) a.link = name;
+      a.shared_slots = entry.shared;
     }
     loop.with_table([&](SlotTable& table) {
       if (generation > 0) table.remove_job(kJob);
@@ -102,7 +112,7 @@ struct Switch {
   }
 
   SwitchLoop loop;
-  const bool by_links;
+  const Way way;
   std::string name;
   std::unique_ptr<Port> port;
 };
@@ -112,6 +122,9 @@ std::unique_ptr<Port> connect(std::unique_ptr<UdpPort> socket, const Admission& 
     socket->connect(admission.switch_at);
     return socket;
   }
+  if (admission.shared_slots)
+    return std::make_unique<SlotsPort>(socket, admission.link, admission.switch_at, admission.job, admission.token,
+                                       admission.slots, admission.words);
   link::Shape shape;
   shape.packet_bytes = wire::kHeaderBytes + 4 * admission.words;
   shape.entries = std::max(link::Shape::kMinEntries, 4 * admission.slots);
@@ -198,8 +211,8 @@ std::vector<std::unique_ptr<UdpPort>> sockets() {
   return made;
 }
 
-void round(bool links, bool abort) {
-  Switch host(links);
+void round(Way way, bool abort) {
+  Switch host(way);
   std::vector<std::unique_ptr<Worker>> workers;
   auto bound = sockets();
   auto admissions = host.admit(bound, 0);
@@ -254,12 +267,47 @@ void round(bool links, bool abort) {
     worker->engine.close();
     done += worker->done;
   }
-  std::printf("%s: %u collectives\n", links ? "links" : "UDP", done);
+  constexpr const char* names[] = {"UDP", "links", "shared slots"};
+  std::printf("%s: %u collectives\n", names[static_cast<int>(way)], done);
+}
+
+// Sums of so many rounds of each slot. Word i of a worker's packet q is (worker + 1) * q + i.
+void shared_slots() {
+  constexpr uint32_t kRounds = 300, kShared = 8;
+  const SharedSlots::Shape shape{kWorkers, kShared, wire::kMinWords};
+  SharedMemory memory = SharedMemory::make(shape.bytes(), false);
+  SharedSlots slots(memory.get(), shape);
+  const uint32_t bits[] = {1, 2, 4};
+  slots.make(kJob, 0, 1, bits);
+  for (uint32_t i = 0; i < kShared; ++i) slots.initialise(i - kShared);
+  std::vector<std::thread> threads;
+  for (uint32_t worker = 0; worker < kWorkers; ++worker) {
+    threads.emplace_back([&slots, worker] {
+      uint32_t sent = 0;
+      for (uint32_t held = 0; held < kRounds * kShared; ++held) {
+        for (; sent < held + kShared / 2; ++sent) {
+          uint8_t* const words = slots.record(worker, sent % kShared) + wire::kHeaderBytes;
+          const bool skip = (sent + worker) % 5 == 0;
+          for (uint32_t i = 0; i < wire::kMinWords && !skip; ++i) wire::store32(words + 4 * i, (worker + 1) * sent + i);
+          check(slots.contribute(worker, sent, !skip, false).accepted, "a contribution was not taken");
+        }
+        while (!slots.done(held) && !slots.finish(held)) std::this_thread::yield();
+        const SharedSlots::Words result = slots.result(held);
+        for (uint32_t i = 0; i < wire::kMinWords; ++i) {
+          uint32_t sum = 0;
+          for (uint32_t other = 0; other < kWorkers; ++other) sum += (held + other) % 5 ? (other + 1) * held + i : 0;
+          check(result.words && wire::load32(result.words + 4 * i) == sum, "a wrong sum in shared slots");
+        }
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
 }
 
 }  // namespace
 
 int main(int n, char** words) {
   const int rounds = n > 1 ? std::atoi(words[1]) : 4;
-  for (int i = 0; i < rounds; ++i) round(i % 2, i % 4 > 1);
+  shared_slots();
+  for (int i = 0; i < rounds; ++i) round(static_cast<Way>(i % 3), i % 6 > 2);
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
 from switchagg.emulator import _native
@@ -23,7 +24,18 @@ class Engine(Protocol):
     def slot(self, index: int) -> SlotState: ...
 
 
-ENGINES: dict[str, Callable[[int], Engine]] = {"reference": SlotTable, "native": _native.SlotTable}
+class SharedSlots(_native.SlotTable):
+    """The native engine, with every job that can have them in slots that its workers could share."""
+
+    def add_job(self, job: JobEntry) -> None:
+        super().add_job(replace(job, shared=job.parent is None and job.touch))
+
+
+ENGINES: dict[str, Callable[[int], Engine]] = {
+    "reference": SlotTable,
+    "native": _native.SlotTable,
+    "shared": SharedSlots,
+}
 """Functions that make an engine with a number of slots, by name."""
 
 SEQUENCES = 2000

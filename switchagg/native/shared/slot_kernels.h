@@ -1,4 +1,4 @@
-// The arithmetic on the words of a packet: three loops, compiled once for each instruction set.
+// The arithmetic on the words of packets: loops that are compiled once for each instruction set.
 #pragma once
 
 #include <stddef.h>
@@ -9,10 +9,15 @@ namespace switchagg {
 // `to` and `from` are `words` big-endian 32-bit words at any alignment; they do not overlap.
 using WordKernel = void (*)(uint8_t* to, const uint8_t* from, size_t words);
 
+// The same of `count` >= 2 runs of words, each read once.
+using WordsKernel = void (*)(uint8_t* to, const uint8_t* const* from, size_t count, size_t words);
+
 struct SlotKernels {
   WordKernel copy;      // to = from
   WordKernel add;       // to += from, modulo 2^32
   WordKernel or_words;  // to |= from
+  WordsKernel add_all;  // to = the sum of all
+  WordsKernel or_all;
 };
 
 extern const SlotKernels slot_kernels_base;

@@ -1,0 +1,149 @@
+#include "switchagg/native/worker/slots_port.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+#include "switchagg/native/shared/clock.h"
+#include "switchagg/native/shared/link.h"
+#include "switchagg/native/worker/link_port.h"
+
+namespace switchagg {
+namespace {
+
+constexpr size_t kTake = 16;  // RESULTs in one receive(): what was added up is decoded from the cache
+constexpr size_t kLook = 16;  // packets without RESULT that are passed over: more of them are rarely out of order
+constexpr int64_t kLookAround = 100'000'000;  // whether the switch lives, and whether a wake-up was missed whose sender died
+
+}  // namespace
+
+SlotsPort::SlotsPort(std::unique_ptr<UdpPort>& udp, const std::string& name, Endpoint peer, uint16_t job, uint32_t token,
+                     uint32_t slots, uint32_t words)
+    : peer_(peer), local_(udp->local()), socket_(connect_to_switch(name)) {
+  const link::Attach request{link::kMagic, job, token, {}};
+  const int descriptor = udp->descriptor();
+  if (!send_message(socket_.get(), request, {&descriptor, 1})) fail_refused("the switch does not listen");
+  link::AttachedSlots answer;
+  std::array<Descriptor, 1> given;
+  if (!receive_message(socket_.get(), answer, given, true) || answer.magic != link::kMagic || !given[0])
+    fail_refused("the switch refused");
+  const SharedSlots::Shape shape{answer.workers, answer.slots, answer.words};
+  if (!shape.valid() || answer.worker >= answer.workers || shape.slots != slots || shape.words != words)
+    fail_refused("the switch has other slots");
+  auto memory = SharedMemory::map(std::move(given[0]), shape.bytes(), true);
+  if (!memory) fail("mmap");
+  memory_ = std::move(*memory);
+  slots_ = SharedSlots(memory_.get(), shape);
+  worker_ = answer.worker;
+  heard_ = slots_.wake_ups(worker_).load(std::memory_order_acquire);
+  udp_ = std::move(udp);
+}
+
+uint8_t* SlotsPort::packet_memory(size_t bytes) {
+  if (bytes > slots_.shape().records_bytes()) throw std::system_error(EINVAL, std::generic_category(), "packet memory");
+  return slots_.record(worker_, 0);
+}
+
+void SlotsPort::abandon() {
+  socket_.reset();
+  udp_->abandon();
+  slots_ = SharedSlots();
+  memory_ = SharedMemory();
+}
+
+void SlotsPort::wake() {
+  if (memory_.get()) SharedSlots::wake(slots_.wake_ups(worker_));
+}
+
+// A RESULT can be received, or made.
+bool SlotsPort::there() const {
+  size_t looked = 0;
+  for (size_t i = first_; i < pending_.size() && looked < kLook; ++i) {
+    if (pending_[i].received) continue;
+    if (slots_.done(pending_[i].seq) || slots_.is_unclaimed(pending_[i].seq)) return true;
+    ++looked;
+  }
+  return false;
+}
+
+bool SlotsPort::woken() {
+  const uint32_t wake_ups = slots_.wake_ups(worker_).load(std::memory_order_acquire);
+  return std::exchange(heard_, wake_ups) != wake_ups;
+}
+
+bool SlotsPort::ended() {
+  pollfd fds{socket_.get(), POLLRDHUP, 0};
+  if (!ended_ && poll(&fds, 1, 0) > 0) ended_ = true;
+  return ended_;
+}
+
+bool SlotsPort::wait(int64_t timeout_ns) {
+  if (woken()) return true;
+  if (timeout_ns == 0) return there();
+  if (link::busy_poll(busy_poll_, [this] { return there(); })) return true;
+  std::atomic<uint32_t>& asleep = slots_.asleep(worker_);
+  for (int64_t left = timeout_ns;;) {
+    asleep.store(1, std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    const bool found = there();
+    const int64_t limit = left < 0 ? kLookAround : std::min(left, kLookAround);
+    if (!found) SharedSlots::sleep(slots_.wake_ups(worker_), heard_, limit);
+    asleep.store(0, std::memory_order_relaxed);
+    ++waits_;
+    if (found || woken() || there() || ended()) return true;
+    if (timeout_ns >= 0 && (left -= limit) <= 0) return false;
+  }
+}
+
+void SlotsPort::receive(std::vector<Received>& into) {
+  counters_.receive_calls = waits_;
+  if (ended_) ++counters_.refused;  // at each call, as for packets to a closed UDP port
+  size_t looked = 0, taken = 0;
+  bool added = false;
+  for (size_t i = first_; i < pending_.size() && looked < kLook && taken < kTake; ++i) {
+    Pending& pending = pending_[i];
+    if (pending.received) continue;
+    if (!slots_.done(pending.seq)) {
+      if (!slots_.is_unclaimed(pending.seq) || !slots_.finish(pending.seq)) {
+        ++looked;
+        continue;
+      }
+      added = true;
+    }
+    pending.received = true;
+    ++taken;
+    const SharedSlots::Words result = slots_.result(pending.seq);
+    const uint32_t size = result.words ? slots_.shape().stride() : wire::kHeaderBytes;
+    into.push_back({result.header, size, peer_, result.words});
+    ++counters_.packets_in;
+    counters_.bytes_in += size;
+  }
+  while (first_ < pending_.size() && pending_[first_].received) ++first_;
+  if (first_ == pending_.size() || first_ > slots_.shape().slots) {
+    pending_.erase(pending_.begin(), pending_.begin() + static_cast<std::ptrdiff_t>(first_));
+    first_ = 0;
+  }
+  if (added) counters_.send_calls += slots_.wake_all();
+}
+
+void SlotsPort::send(std::span<const Endpoint>, std::span<const Segment> segments) {
+  for (const Segment& segment : segments) {
+    const wire::Header header = wire::Header::parse(segment.data);
+    counters_.bytes_out += segment.size;
+    ++counters_.packets_out;
+    if (slots_.fenced(worker_)) {
+      slots_.count_fenced(worker_);
+      continue;
+    }
+    const bool is_or = header.op != static_cast<uint8_t>(wire::Op::SUM);
+    const Effect effect = slots_.contribute(worker_, header.seq, segment.size > wire::kHeaderBytes, is_or);
+    slots_.count(worker_, effect, header.flags & wire::kFlagRetransmission);
+    if (effect.accepted || effect.outcome == Outcome::answered) pending_.push_back({header.seq, false});
+  }
+}
+
+}  // namespace switchagg
