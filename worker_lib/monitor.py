@@ -75,7 +75,7 @@ class MembershipMonitor:
     Args:
         engine: of the session.
         member: the admission that the controller gave.
-        transport: as the caller asked for; see `worker_lib.transport`. used: "shm", "slots", "udp", "xdp" or "dpdk".
+        transport: as the caller asked for; see `worker_lib.transport`. used: one that it names.
         address: IPv4 address of this host that packets come from.
         runtime: time and threads.
 
