@@ -157,6 +157,11 @@ class EtherSwitch(SoftwareSwitch):
         return ""
 
     @property
+    def memory(self) -> str:
+        """No job has shared slots."""
+        return ""
+
+    @property
     def warnings(self) -> list[str]:
         """Warnings for the operator: interfaces that are down, frames that no cable carries, a failure."""
         return [

@@ -19,7 +19,7 @@ _Values = np.ndarray[Any, np.dtype[np.int32]]
 
 
 def _values(seed: int, call: int, rank: int, count: int) -> _Values:
-    """What a rank gives to a call: a bit that is its own, then random numbers."""
+    """Returns the input of a rank: a bit that is its own, then random numbers."""
     drawn = np.random.default_rng([seed, call, rank]).integers(-(2**20), 2**20, count, np.int32)
     drawn[0] = 1 << 8 * rank
     return drawn

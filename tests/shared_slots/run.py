@@ -28,7 +28,7 @@ _LOST_SECONDS: Final = 1.6  # past the deadline of a rank that is stopped
 
 @dataclass(frozen=True)
 class Episode:
-    """What was done to one job, and how it went on.
+    """One job: the signals to its ranks, and their outcome.
 
     Attributes:
         stops: signals that stopped a rank which then went on.

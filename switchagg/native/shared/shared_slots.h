@@ -98,7 +98,7 @@ class SharedSlots {
   void fence(uint32_t bits) { head_->fenced.store(bits, std::memory_order_relaxed); }
 
   const Shape& shape() const { return shape_; }
-  // Where a worker puts the words of a packet before it contributes.
+  // The memory for the words of a worker's packet, written before it contributes.
   uint8_t* record(uint32_t worker, uint32_t slot) const {
     return memory_ + shape_.records_at() + worker * shape_.records_bytes() + size_t{slot} * shape_.stride();
   }
@@ -116,7 +116,7 @@ class SharedSlots {
   bool finish(uint32_t seq);
   Words result(uint32_t seq) const;                       // of a round that is done
   const uint8_t* record_of_result(uint32_t seq) const;    // the same in one piece, as a packet
-  // What an incomplete or complete round holds, for people: K words.
+  // Writes the K words of an incomplete or complete round, for people.
   void view(uint32_t slot, uint8_t* words) const;
 
   // A worker sleeps on its own word. Others wake it when a round that it may wait for is done.
