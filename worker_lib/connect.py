@@ -195,7 +195,8 @@ def _join(
     try:
         member = join(
             url, name, rank, size, sock.address, sock.port, words=words, slots=slots,
-            timeout=patience, retry=retry, memory=shared_memory(transport, check=check), **wishes,
+            timeout=patience, retry=retry, memory=shared_memory(transport, check=check or bool(secret)),
+            **wishes,
         )  # fmt: skip
     except BaseException:
         sock.native.close()
