@@ -88,9 +88,9 @@ def library(folder: Path) -> Path:
 
 
 def test_whole_systems_end_right(library: Path) -> None:
-    found = run_seeds(library, seed_of_this_run(), 100)
+    found = run_seeds(library, 9000, 60)  # `make simulate-system` draws seeds
     assert "failed" not in found, f"python -m tests.simulation --explain {found.get('failed')}: {found}"
-    assert found["schedules"] == 100
+    assert found["schedules"] == 60
     assert found["collectives"] > 200
     assert found["packets"] > 20_000
     met = {(kind, state) for kind, state, _ in found["cells"]}

@@ -498,6 +498,8 @@ class System:
         plan = self.plan
         if any(text in str(worker.error) for text in _NEVER):
             return ""
+        if "has left in a failover" in str(worker.error):
+            return "nobody can send again what a rank that has left had sent"
         faults = [fault for fault in plan.faults if not self._is_harmless(fault)]
         gone = [each.who for each in faults if each.kind in _DEATHS and not each.seconds]
         parents = {parent for _, parent in plan.switches}
