@@ -47,6 +47,7 @@ from worker_lib.transport import (
     start_engine,
 )
 
+_LEAST_SEALED_WORDS: Final = 18  # a header's 12 and 6 check words
 _LONG_LIST: Final = 8  # characters of a group's ranks in its job's name
 _embedded: list[Any] = []  # controllers that this process started; they end with it
 
@@ -201,6 +202,12 @@ def _join(
     except BaseException:
         sock.native.close()
         raise
+    if secret and member.words < _LEAST_SEALED_WORDS:
+        member.leave()
+        raise UsageError(
+            f"the job has {member.words} words a packet; "
+            f"accepted for sealed sums: {_LEAST_SEALED_WORDS} or more"
+        )
     try:
         engine, used = start_engine(
             sock, member, transport, lambda admission: _native.Engine(sock.native, admission, check, secret)

@@ -378,6 +378,16 @@ def test_a_secret_comes_through_a_descriptor(
     assert together(host.url, 2, ones) == [True, True]
 
 
+def test_packets_without_room_for_a_header_are_refused(host: EmbeddedController, secret: str) -> None:
+    def rank(r: int) -> str:
+        with pytest.raises(worker_lib.UsageError) as caught:
+            worker_lib.connect(host.url, "narrow", r, 2, words=17, timeout=20, seal=secret)
+        return str(caught.value)
+
+    for told in in_threads([lambda r=r: rank(r) for r in range(2)]):
+        assert told.get() == "the job has 17 words a packet; accepted for sealed sums: 18 or more"
+
+
 def test_ranks_of_which_one_seals_hear_so(host: EmbeddedController, secret: str) -> None:
     ready = threading.Barrier(2)
 
