@@ -5,6 +5,7 @@ Both are in one file, since they are made of the same objects.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from scapy.utils import rdpcap
 
 from tests.native.building import ROOT
 from tests.native.simulation.__main__ import counts_of, run
-from tests.native.simulation.build import build
+from tests.native.simulation.build import NATIVE, build
 from tests.native.simulation.mistakes import MISTAKES, Mistake
 from tests.seeds import seed_of_this_run
 from tests.simulation.__main__ import find, run_seeds
@@ -68,6 +69,17 @@ def test_a_schedule_that_fails_is_made_smaller_and_told(program: Path, tmp_path:
     packets = rdpcap(str(tmp_path / "packets.pcap"))
     assert len(packets) == sum(" -> " in line for line in timeline)
     assert {packets[0][UDP].sport, packets[0][UDP].dport} == {1000, 48879}
+
+
+def test_mistakes_fit_the_source_as_it_is() -> None:
+    for mistake in MISTAKES:
+        if mistake.file:
+            mistake.put_into((NATIVE / mistake.file).read_text())
+    for each in SYSTEM_MISTAKES:
+        spec = importlib.util.find_spec(each.module)
+        assert spec is not None
+        assert spec.origin is not None
+        assert Path(spec.origin).read_text().count(each.right) == 1, each.name
 
 
 @pytest.mark.long  # a compilation and up to thousands of schedules each

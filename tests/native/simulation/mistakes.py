@@ -87,8 +87,8 @@ MISTAKES: Final = (
     Mistake(
         "repeat-of-a-skip-with-words",
         _ENGINE,
-        "    to[wire::kFlagsOffset] |= wire::kFlagRetransmission;",
-        "    to[wire::kFlagsOffset] |= wire::kFlagRetransmission | wire::kFlagPayload;",
+        "to[wire::kFlagsOffset] |= wire::kFlagRetransmission;",
+        "to[wire::kFlagsOffset] |= wire::kFlagRetransmission | wire::kFlagPayload;",
     ),
     Mistake(
         "result-of-another-round-taken",
