@@ -50,7 +50,7 @@ def take_in(told: dict[str, Any], run: Path) -> dict[str, Any]:
     told["experiments"] = {name: told["experiments"][name] for name in order if name in told["experiments"]}
     told |= {key: new[key] for key in ("machine", "quick", "seed")}
     told["names"] = "NAME"  # runs may be of different days
-    told["seconds"] = sum(each["seconds"] for each in told["experiments"].values())
+    told["seconds"] = sum(each["seconds"] or 0.0 for each in told["experiments"].values())
     return told
 
 

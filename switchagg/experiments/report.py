@@ -224,15 +224,16 @@ def markdown(told: Mapping[str, Any]) -> str:
     Args:
         told: contents of a results.json. ``"pictures"`` of an experiment, if there are any, are shown from
             the folder images, with as many tables. ``"names"`` stands in the command; all by default.
+            ``"seconds"`` and ``"others"`` of an experiment may be None: not measured.
     """
     experiments: Mapping[str, Any] = told["experiments"]
     computer = told["machine"]
-    others = max((each["others"] for each in experiments.values()), default=0.0)
+    others = max((each["others"] or 0.0 for each in experiments.values()), default=0.0)
     names = told.get("names", "all")
     command = f"switchagg experiment {names}{' --quick' if told['quick'] else ''} --seed {told['seed']}"
     cpu = str(computer["cpu"]).replace("|", "\\|")
     verdicts = [
-        (f"[{each['title']}](#{name})", each["verdict"], round(each["seconds"]))
+        (f"[{each['title']}](#{name})", each["verdict"], round(each["seconds"]) if each["seconds"] else "-")
         for name, each in experiments.items()
     ]
     lines = [
