@@ -160,6 +160,8 @@ class CapacityView(TypedDict):
     groups: int | None
     exact_words: int | None
     """The one K that its program has."""
+    directs: bool
+    """It sends the words of a directed contribution to one worker alone."""
 
 
 class SwitchView(Endpoint):

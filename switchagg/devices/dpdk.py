@@ -17,7 +17,6 @@ import ctypes
 import errno
 import os
 import shlex
-import subprocess
 import sys
 import tempfile
 import threading
@@ -160,6 +159,8 @@ class _Library:
 
 
 def _missing() -> str:
+    import subprocess  # not above: a worker without DPDK imports this module too
+
     known = ", ".join(map(str, sorted(LAYOUTS)))
     with contextlib.suppress(OSError):
         listed = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=False).stdout

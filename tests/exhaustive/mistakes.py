@@ -90,7 +90,7 @@ _TREE_PROGRAMS: Final[dict[str, Callable[[], Programs]]] = {
     ),
     "leaf-takes-its-sum-for-the-result": _slots(
         "if job.entry.parent is not None:\n            "
-        "return [self._contribution(job, job.entry.parent, header, 0)]",
+        "return [self._contribution(job, job.entry.parent, header, reader, directed=reader != 0)]",
         "pass",
     ),
     "window-of-P": _PROGRAMS["window-of-P"],

@@ -41,6 +41,8 @@ class NoOpEndpoint(SwitchaggEndpoint):
             words=config.options["words"],
             slots=config.options["slots"],
             transport=config.options["transport"],
+            check=False,
+            secret=b"",
             may_group=False,
             touch=False,
         )

@@ -14,6 +14,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -153,7 +154,8 @@ class Client:
             batch = updates[start : start + BATCH]
             request = p4runtime_pb2.WriteRequest(**self._identity(), updates=batch)
             try:
-                self._stub.Write(request, timeout=self._spec.timeout)
+                with _open_channel():
+                    self._stub.Write(request, timeout=self._spec.timeout)
             except grpc.RpcError as error:
                 codes, text = _details(error, len(batch))
                 if codes is None:
@@ -168,7 +170,9 @@ class Client:
             chunk = asked[start : start + 500]
             request = p4runtime_pb2.ReadRequest(device_id=self._spec.device, entities=chunk)
             try:
-                for answer in self._stub.Read(request, timeout=self._spec.timeout):
+                with _open_channel():
+                    answers = self._stub.Read(request, timeout=self._spec.timeout)
+                for answer in answers:
                     yield from answer.entities
             except grpc.RpcError as error:
                 raise SwitchError(_text(error)) from None
@@ -178,7 +182,8 @@ class Client:
         request = p4runtime_pb2.GetForwardingPipelineConfigRequest(device_id=self._spec.device)
         request.response_type = request.P4INFO_AND_COOKIE
         try:
-            answer = self._stub.GetForwardingPipelineConfig(request, timeout=self._spec.timeout)
+            with _open_channel():
+                answer = self._stub.GetForwardingPipelineConfig(request, timeout=self._spec.timeout)
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
                 return None
@@ -193,14 +198,16 @@ class Client:
             **self._identity(), action="VERIFY_AND_COMMIT", config=pushed
         )
         try:
-            self._stub.SetForwardingPipelineConfig(request, timeout=max(60.0, self._spec.timeout))
+            with _open_channel():
+                self._stub.SetForwardingPipelineConfig(request, timeout=max(60.0, self._spec.timeout))
         except grpc.RpcError as error:
             raise SwitchError(f"the switch does not take the program: {_text(error)}") from None
 
     def probe(self) -> None:
         """Asks something that every server answers. Raises `SwitchError` where it does not."""
         try:
-            self._stub.Capabilities(p4runtime_pb2.CapabilitiesRequest(), timeout=self._spec.timeout)
+            with _open_channel():
+                self._stub.Capabilities(p4runtime_pb2.CapabilitiesRequest(), timeout=self._spec.timeout)
         except grpc.RpcError as error:
             if error.code() is not grpc.StatusCode.UNIMPLEMENTED:
                 raise SwitchError(_text(error)) from None
@@ -343,6 +350,15 @@ class Link:
                 self._state.notify_all()
                 for callback in self._watchers:
                     callback(change)
+
+
+@contextmanager
+def _open_channel() -> Iterator[None]:
+    """Raises `SwitchError` for a call on a channel that another thread has closed; grpc has `ValueError`."""
+    try:
+        yield
+    except ValueError as error:
+        raise SwitchError(f"the connection has ended ({error})") from None
 
 
 def _channel(spec: P4RuntimeSpec) -> Any:

@@ -157,7 +157,7 @@ def test_a_foreign_abi_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         [], 0, "librte_eal.so.77 (libc6,x86-64) => /usr/lib/librte_eal.so.77\n", ""
     )
     monkeypatch.setattr(dpdk, "LAYOUTS", {7: LAYOUTS[23]})
-    monkeypatch.setattr(dpdk.subprocess, "run", lambda *_, **__: listed)
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: listed)
     with pytest.raises(
         NetworkError, match=r"DPDK is here as librte_eal.so.77, and this ABI is not known .*known: 7"
     ):
@@ -166,7 +166,7 @@ def test_a_foreign_abi_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_dpdk_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dpdk, "LAYOUTS", {})
-    monkeypatch.setattr(dpdk.subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 0, "", ""))
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 0, "", ""))
     with pytest.raises(NetworkError, match=r"DPDK is not installed: .* apt-get install librte-ethdev23"):
         dpdk._Library()
 

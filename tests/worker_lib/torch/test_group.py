@@ -560,7 +560,7 @@ class _EndsAfterTheTimeout:
 def _ends_after_the_timeout(error: str) -> None:
     session = dist.group.WORLD.session
     work = _EndsAfterTheTimeout(error)
-    gloo.gloo.GlooCalls(session).start("a test", None, lambda: work).wait(20.0)
+    gloo.GlooCalls(session).start("a test", None, lambda: work).wait(20.0)
 
 
 @pytest.mark.parametrize("error", ["", "Connection closed by peer"])
