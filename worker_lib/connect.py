@@ -292,6 +292,8 @@ def _seconds(variable: str, default: float) -> float:
 
 def _checked(given: bool | None) -> bool:
     """Returns what was asked for: by argument, or by SWITCHAGG_CHECK."""
+    if not isinstance(given, bool | None):
+        raise UsageError(f"check is {given!r}; accepted: True, False")
     if given is not None:
         return given
     text = os.environ.get("SWITCHAGG_CHECK") or "0"

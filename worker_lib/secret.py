@@ -35,6 +35,8 @@ def read_secret(seal: bool | str | os.PathLike[str] | None) -> bytes:
     named: str | os.PathLike[str] | None = os.environ.get("SWITCHAGG_SEAL") or None
     if seal is False or (seal is None and named is None):
         return b""
+    if not isinstance(seal, bool | str | os.PathLike | None):
+        raise UsageError(f"seal is {seal!r}; accepted: True, False, the path of a file, or 'fd:N'")
     if not isinstance(seal, bool) and seal is not None:
         named = seal
     if named is None:
@@ -46,8 +48,9 @@ def read_secret(seal: bool | str | os.PathLike[str] | None) -> bytes:
     match = _DESCRIPTOR.fullmatch(where)
     try:
         secret = _from_file(Path(where)) if match is None else _from_descriptor(where, int(match[1]))
-    except OSError as error:
-        raise UsageError(f"the secret of sealed sums, {where}, cannot be read: {error.strerror}") from None
+    except (OSError, ValueError) as error:  # ValueError: a path with a null character
+        why = getattr(error, "strerror", None) or error
+        raise UsageError(f"the secret of sealed sums, {where!r}, cannot be read: {why}") from None
     if not LEAST <= len(secret) <= _MOST:
         raise UsageError(f"the secret in {where} has {len(secret)} bytes; accepted: {LEAST} to {_MOST:,}")
     return secret

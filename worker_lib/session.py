@@ -92,7 +92,7 @@ class Session:
 
     @property
     def transport(self) -> str:
-        """The way of the packets: "shm", "udp", "xdp", "dpdk", or "none" in a group that was made of one."""
+        """The way of the packets: "shm", "slots", "udp", "xdp", "dpdk"; "none" in a group of one."""
         return "none" if self._state.monitor is None else self._state.monitor.transport
 
     @property

@@ -231,9 +231,10 @@ class Work:
     def _begin(self, seconds: float) -> None:
         """Runs the engine in this thread until the collective has begun or ended, for at most `seconds`."""
         limit = self._state.runtime.monotonic() + seconds
+        first = int(self._state.sealed)  # the exchange of nonces has begun too, and has no number
         while not self.done() and self._state.runtime.monotonic() < limit:
             native, engine = self._native, self._state.engine
-            if native is None or engine is None or engine.begun > native.call_number:
+            if native is None or engine is None or engine.begun > native.call_number + first:
                 return
             self._drive(0.05)
 

@@ -509,6 +509,23 @@ def many_sums(session: worker_lib.Session, seed: int) -> tuple[list[bytes], int]
     return [each.tobytes() for each in results], session.stats()["results_damaged"]
 
 
+def gathered(session: worker_lib.Session) -> Floats:
+    size = 348  # one less than a packet's data: a block lies in two packets, and has elements of both ranks
+    found: Floats = session.allgather(np.full(size, 1 - session.rank, np.float32))
+    return found
+
+
+def test_a_packet_of_zeros_of_a_block_that_is_sent_is_right(host: EmbeddedController) -> None:
+    for found in together(host.url, 2, gathered, check=True, words=352):
+        assert np.array_equal(found.ravel(), np.repeat(np.float32([1, 0]), 348))
+
+
+@pytest.mark.parametrize("value", ["no", "0", 2])
+def test_a_check_that_is_neither_yes_nor_no_is_refused(value: Any) -> None:
+    with pytest.raises(worker_lib.UsageError, match=f"check is {value!r}; accepted: True, False"):
+        worker_lib.connect("http://127.0.0.1:1", "j", 0, 2, check=value)
+
+
 def test_what_is_wrong_for_good_names_the_switch_and_the_packet() -> None:
     with EmbeddedController(faults=Faults(corrupt=0.3, seed=seed_of_this_run())) as host:
         outcomes = try_together(host.url, 2, many_sums, 0, check=True, timeout=10)

@@ -150,6 +150,24 @@ def test_no_rank_reads_a_bare_result_as_a_sum(link: bool) -> None:
             assert stats["results_ignored"] >= 40_000 // 64 - 1
 
 
+@pytest.mark.parametrize(("before", "after"), [((1, 2), ()), ((), (1, 2))])
+def test_a_call_goes_over_to_a_switch_that_directs_or_does_not(
+    before: tuple[int, ...], after: tuple[int, ...]
+) -> None:
+    xs = [x[:80_000] for x in data()[:2]]
+    total = xs[0] + xs[1]
+    outs = [np.full(40_000, 7, np.int32) for _ in xs]
+    with Cluster(2, receivers=before) as cluster:
+        works = [_scatter(cluster.engines[0], 0, xs[0], outs[0])]
+        cluster.engines[0].wait(works[0], SECOND // 5)  # its header is sent
+        cluster.receivers = list(after)
+        cluster.replay()
+        works.append(_scatter(cluster.engines[1], 1, xs[1], outs[1]))
+        for rank, work in enumerate(works):
+            assert cluster.engines[rank].wait(work, 60 * SECOND) == DONE
+            assert np.array_equal(outs[rank], total[rank * 40_000 : (rank + 1) * 40_000])
+
+
 def test_ranks_of_which_one_cannot_direct_are_told() -> None:
     xs = [np.ones(80_000, np.int32) for _ in range(2)]
     outs = [np.full(40_000, 7, np.int32) for _ in xs]

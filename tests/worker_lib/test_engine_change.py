@@ -56,6 +56,21 @@ def test_a_rank_dies_in_the_middle_and_the_others_go_on(link: bool) -> None:
         assert stats["packets_sent"] >= stats["positions"] >= 2 * ELEMENTS // 64
 
 
+def test_a_rank_is_lost_before_what_is_sent_again_at_another_switch_is_complete() -> None:
+    with Cluster(3) as cluster:
+        assert [s.wait() for s in [Sum(cluster.engines[p], ones(p + 1)) for p in range(3)]] == [DONE] * 3
+        stuck = [Sum(cluster.engines[p], ones(1)) for p in range(2)]
+        assert [s.wait(0.05) for s in stuck] == [PENDING] * 2
+        cluster.replay()
+        cluster.stop(2)
+        cluster.fence(2)
+        assert cluster.change((0, 1)) == 1
+        assert [s.wait(0) for s in stuck] == [LOST] * 2
+        after = [Sum(cluster.engines[p], ones(p + 1)) for p in range(2)]
+        assert [s.wait() for s in after] == [DONE] * 2
+        assert all(np.array_equal(s.x, ones(3)) for s in after)
+
+
 def test_whoever_lacks_a_result_of_a_complete_collective_fetches_it() -> None:
     """Rank 0 has it all; rank 1 has not looked since it sent its last packet; rank 2 is gone."""
     n = 64 * 4  # four packets: they all fit the window

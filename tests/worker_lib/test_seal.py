@@ -349,13 +349,17 @@ def test_an_or_is_refused(host: EmbeddedController, secret: str) -> None:
 
 
 def test_without_a_secret_nothing_is_sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for named, told in (
+    wrong: tuple[tuple[Any, str], ...] = (
         (True, "SWITCHAGG_SEAL is not set"),
         (str(tmp_path / "none"), "cannot be read"),
         (written(tmp_path / "short", b"short"), "has 5 bytes; accepted: 16 to 4,096"),
         (written(tmp_path / "open", SECRET, 0o644), "has mode 644; accepted: 600 or 400"),
         ("fd:99999", "cannot be read"),
-    ):
+        ("a\0b", "cannot be read"),
+        (5, "seal is 5; accepted: True, False, the path of a file, or 'fd:N'"),
+        (b"/secret", "seal is b'/secret'; accepted"),
+    )
+    for named, told in wrong:
         with pytest.raises(worker_lib.UsageError, match=told):
             worker_lib.connect("http://127.0.0.1:1", "job", 0, 2, seal=named)
     monkeypatch.setenv("SWITCHAGG_SEAL", str(tmp_path / "none"))

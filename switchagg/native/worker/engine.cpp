@@ -64,6 +64,7 @@ Engine::Engine(std::unique_ptr<Port> port, const Admission& admission, Surroundi
       policy_(Policy::valid(admission.policy) ? admission.policy : Policy::kValid | 64),
       policy_sent_(policy_.load()) {
   received_.reserve(1024);
+  directs_ = !admission.receivers.empty();
   make_check();
   exchange_nonces();
 }
@@ -369,7 +370,7 @@ void Engine::begin(Collective& c) {
   // Every header before this one has its RESULT, the same at all ranks, so all settle the call alike.
   Policy::resolve(c.call, policy_);
   // Checks are of words that every rank has.
-  c.call.directed = !checked_ && !c.call.memory && !admission_.receivers.empty() && c.call.count >= kLeastDirected &&
+  c.call.directed = !checked_ && !c.call.memory && directs_ && c.call.count >= kLeastDirected &&
                     c.call.part > 0 && c.call.reader + (c.call.count - 1) / c.call.part < c.call.workers;
   c.call.policy = policy_sent_;
   c.call.nontemporal = (c.call.out_end - c.call.out_begin) * c.call.element_bytes() >= kNontemporal;

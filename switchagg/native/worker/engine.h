@@ -328,6 +328,7 @@ class Engine {
   std::vector<uint8_t> has_payload_;
   std::vector<uint16_t> readers_;  // of these, the rank + 1 that alone needs the words of the RESULT; 0: all do
   bool suspended_ = false;
+  bool directs_ = false;  // of the generation, at whatever switch
   // Packet numbers below this one were sent before the move to this switch; of these, by slot: the RESULT was held then.
   uint64_t replay_end_ = 0;
   std::vector<uint8_t> held_;

@@ -53,6 +53,7 @@ bool Engine::finish(uint64_t complete_to, int64_t slice_ns) {
 
 bool Engine::resume(std::unique_ptr<Port> port, const Admission& admission, bool lost) {
   auto lock = contend();
+  suspended_ = true;  // a replay that a lost rank cannot end
   port_->wake();
   changed_.wait(lock, [this] { return !driving_; });
   if (broken_) return false;
@@ -90,6 +91,7 @@ bool Engine::resume(std::unique_ptr<Port> port, const Admission& admission, bool
 // Initializes the state of a new generation.
 void Engine::adopt(const Admission& admission) {
   admission_ = admission;
+  directs_ = !admission.receivers.empty();
   make_check();
   stride_ = wire::kHeaderBytes + 4 * admission.words;
   window_ = Window(admission.slots, batch(), admission.window_limit);

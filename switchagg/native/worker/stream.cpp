@@ -205,7 +205,7 @@ bool Stream::encode(uint64_t packet, uint8_t* payload) {
 
   if (call_.dtype == DType::raw) {  // bytes move as they lie in memory
     std::memset(payload, 0, 4 * static_cast<size_t>(words_));
-    bool any = false;
+    bool any = call_.checked && call_.sparse;
     for (const Run& r : runs_) {
       const uint64_t from = std::max(r.element, call_.in_begin);
       const uint64_t to = std::min(r.element + r.count, call_.in_end);
