@@ -382,6 +382,24 @@ def test_a_secret_comes_through_a_descriptor(
     assert together(host.url, 2, ones) == [True, True]
 
 
+def begun(session: worker_lib.Session) -> int:
+    if session.rank:
+        time.sleep(0.3)  # until then nonces are not exchanged, and rank 0's sum cannot begin
+    work = session.allreduce_async(np.ones(1000, np.float32))
+    work._begin(20.0)
+    engine = session._state.engine
+    assert engine is not None
+    before_the_end = engine.begun
+    work.wait()
+    return before_the_end
+
+
+def test_what_has_begun_in_a_sealed_job_is_more_than_its_nonces(
+    host: EmbeddedController, secret: str
+) -> None:
+    assert together(host.url, 2, begun, seal=secret) == [2, 2]
+
+
 def test_packets_without_room_for_a_header_are_refused(host: EmbeddedController, secret: str) -> None:
     def rank(r: int) -> str:
         with pytest.raises(worker_lib.UsageError) as caught:
