@@ -63,7 +63,7 @@ class HttpServer:
     Args:
         host, port: where to listen; port 0 takes a free one.
         application: makes the ASGI application, which gets an event that is set when the service ends. Called
-            in the serving thread, once.
+            by `start`, once.
         tls: serves https with these.
 
     Attributes:
@@ -89,6 +89,7 @@ class HttpServer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop = asyncio.Event()
         self._closed = False
+        self._made: ASGI3Application
 
     @property
     def url(self) -> str:
@@ -97,7 +98,12 @@ class HttpServer:
         return f"{'http' if self._tls is None else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"
 
     def start(self) -> None:
-        """Begins to serve, in a thread of its own."""
+        """Makes the application, and begins to serve it, in a thread of its own.
+
+        It is made here, where the caller waits for it: two threads of CPython 3.11 that parse Python at a
+        time, as FastAPI does for it, can end with a `SystemError`.
+        """
+        self._made = self._application(self._stop)
         self._thread.start()
 
     def close(self) -> None:
@@ -159,8 +165,7 @@ class HttpServer:
 
         tls = self._tls
         config = Config(
-            lambda: self._application(self._stop),
-            factory=True,
+            self._made,
             http=Protocol,
             ws="none",
             lifespan="off",
