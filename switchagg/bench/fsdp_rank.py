@@ -24,7 +24,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
-from switchagg.bench.ddp_rank import joined
+from switchagg.bench.ddp_rank import joined, left
 from switchagg.bench.fsdp import FsdpSettings
 from worker_lib.torch import Options
 
@@ -165,7 +165,7 @@ def main(text: str) -> None:
         figures = trainer.figures(gloo)
         if dist.get_rank() == 0:
             print(json.dumps(figures), flush=True)
-    dist.destroy_process_group()
+    left()
 
 
 if __name__ == "__main__":
