@@ -14,41 +14,31 @@ So a step's numbers do not grow with m d, but with m^2 and with d for each of th
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from switchagg.algorithms.base import Array, Problem, checked_at_least, checked_start, constants, runner
-from switchagg.algorithms.blocks import checked_lanes
-from switchagg.algorithms.slsr1 import ACCEPT, next_radius
-from switchagg.errors import UsageError, require
+from switchagg.algorithms.base import Array, Problem, checked_at_least, runner
+from switchagg.algorithms.sampled_sr1 import SKIP, SampledSr1
+from switchagg.errors import require
 
 if TYPE_CHECKING:
     from worker_lib.session import Session
 
-_SKIP: Final = 1e-8  # SR1's rule, as in `slsr1`
 
+class DsLsr1(SampledSr1):
+    """One worker's part: a step takes one collective, and two for each product with B.
 
-class DsLsr1:
-    """One worker's part.
+    `x` is the same to the bit at all workers whose NumPy and processor are alike.
 
     Args:
-        problem: smooth, with Hessian-vector products.
-        memory: m, directions in which curvature is sampled, 1 to d.
         products: the most products with B in a step.
         tolerance: of conjugate gradients, relative to the gradient.
-        radius: of the trust region at first.
-        seed: of the directions.
-        bits: lanes on the wire, 64 or 32.
-
-    Attributes:
-        x: the iterate, the same to the bit at all workers whose NumPy and processor are alike, as in `slsr1`.
-        loss: F(x), as the sum gave it.
-        gradient: of F at x.
-        radius: of the trust region.
-        rejected: trial points so far that were no better.
+        memory, radius, seed, bits, x0: as in `SampledSr1`, whose attributes this class has.
     """
+
+    _method = "DS-LSR1"
 
     def __init__(
         self,
@@ -63,77 +53,35 @@ class DsLsr1:
         bits: int = 64,
         x0: ArrayLike | None = None,
     ) -> None:
-        if checked_at_least("memory", memory, 1) > problem.dim:
-            raise UsageError(f"memory is {memory}; accepted: 1 to {problem.dim}, the problem's dimension")
-        checked_at_least("products", products, 1)
+        self._products = checked_at_least("products", products, 1)
         require(0 < tolerance < 1, "tolerance", repr(tolerance), "greater than 0, less than 1")
-        require(0 < radius < np.inf, "radius", repr(radius), "greater than 0")
-        if getattr(problem, "l1", 0.0):
-            raise UsageError("the problem has an l1 term, which DS-LSR1 does not treat; use DIANA")
-        checked_at_least("seed", seed, 0)
-        self.x = checked_start(problem, x0)
-        self.radius = float(radius)
-        self.rejected = 0
-        self._problem, self._session = problem, session
-        self._memory, self._products, self._tolerance = memory, products, float(tolerance)
-        self._bits = checked_lanes(bits)
-        self._rng = np.random.default_rng((seed, 0))
-        self._initial = constants(problem, session).mean_smoothness
-        self._numbers = 0  # that this worker has given to the switch in this step
-        self._sample = self._draw()
-        self.loss, self.gradient, self._inner, self._curved = self._reduce(self.x)
+        self._tolerance = float(tolerance)
+        super().__init__(problem, session, memory=memory, radius=radius, seed=seed, bits=bits, x0=x0)
 
-    def step(self) -> int:
-        """One trial point: one collective for it, and two for each product with B."""
-        self._numbers = 0
-        move, predicted = steihaug(
-            self.gradient, self._product(), self.radius, self._products, self._tolerance
-        )
-        if not predicted > 0:  # the gradient is zero
-            return 0
-        sample, self._sample = self._sample, self._draw()
-        loss, gradient, inner, curved = self._reduce(self.x + move)
-        # Differences of nearly equal losses say nothing: there the model is as good as the loss.
-        noise = 1e-12 * max(abs(self.loss), abs(loss))
-        ratio = (self.loss - loss + noise) / (predicted + noise)
-        self.radius = next_radius(ratio, float(np.linalg.norm(move)), self.radius)
-        if ratio > ACCEPT:
-            self.x = self.x + move
-            self.loss, self.gradient, self._inner, self._curved = loss, gradient, inner, curved
-        else:
-            self._sample = sample
-            self.rejected += 1
-        return self._numbers * self._bits
+    def _minimizer(self) -> tuple[Array, float]:
+        return steihaug(self.gradient, self._product(), self.radius, self._products, self._tolerance)
 
-    def _draw(self) -> Array:
-        """S: orthonormal columns, equal at all workers."""
-        return np.linalg.qr(self._rng.standard_normal((self.x.size, self._memory)))[0]
-
-    def _average(self, message: Array) -> Array:
-        self._numbers += message.size
-        self._session.allreduce(message, op="avg", bits=self._bits, blocks="dense")
-        return message
-
-    def _reduce(self, x: Array) -> tuple[float, Array, Array, Array]:
-        """F, its gradient and S' Y at x; and this worker's Y_i, which it keeps."""
+    def _reduce(self, x: Array) -> tuple[float, Array, tuple[Array, Array]]:
+        """F, its gradient, and S' Y at x with this worker's Y_i, which it keeps."""
         p, d = self._problem, self.x.size
         curved = p.hessian_product(x, self._sample)
         inner = self._sample.T @ curved
         message = self._average(np.concatenate([[p.loss(x)], p.gradient(x), inner.reshape(-1)]))
         summed = message[1 + d :].reshape(self._memory, self._memory)
-        return float(message[0]), message[1 : 1 + d].copy(), (summed + summed.T) / 2, curved
+        return float(message[0]), message[1 : 1 + d].copy(), ((summed + summed.T) / 2, curved)
 
     def _product(self) -> Callable[[Array], Array]:
         """Returns v -> B v, two collectives a call, without secant equations of too small a curvature."""
         g, sample = self._initial, self._sample
-        values, vectors = np.linalg.eigh(self._inner - g * np.eye(self._memory))  # of N; S' S is I
-        kept = np.abs(values) > _SKIP * max(float(np.abs(values).max()), np.finfo(float).tiny)
+        inner, curved = self._curvature
+        values, vectors = np.linalg.eigh(inner - g * np.eye(self._memory))  # of N; S' S is I
+        kept = np.abs(values) > SKIP * max(float(np.abs(values).max()), np.finfo(float).tiny)
         inverse = vectors[:, kept] / values[kept] @ vectors[:, kept].T
 
         def product(v: Array) -> Array:
             along = sample.T @ v
-            weights = inverse @ (self._average(self._curved.T @ v) - g * along)
-            bent = self._average(self._curved @ weights) - g * (sample @ weights)
+            weights = inverse @ (self._average(curved.T @ v) - g * along)
+            bent = self._average(curved @ weights) - g * (sample @ weights)
             return np.asarray(g * v + bent)
 
         return product

@@ -17,108 +17,27 @@ on S. The trust-region problem is solved exactly, by the eigenvalues of B's low-
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
-
 import numpy as np
-from numpy.typing import ArrayLike
 
-from switchagg.algorithms.base import Array, Problem, checked_at_least, checked_start, constants, runner
-from switchagg.algorithms.blocks import checked_lanes
-from switchagg.errors import UsageError, require
-
-if TYPE_CHECKING:
-    from worker_lib.session import Session
-
-ACCEPT: Final = 1e-4  # of the predicted decrease
-_GOOD: Final = 0.75
-_POOR: Final = 0.25
-_SKIP: Final = 1e-8  # SR1's rule: curvature so small against its vectors is left out
+from switchagg.algorithms.base import Array, runner
+from switchagg.algorithms.sampled_sr1 import SKIP, SampledSr1
 
 
-class Slsr1:
-    """One worker's part.
+class Slsr1(SampledSr1):
+    """One worker's part: one collective a step. Arguments and attributes are those of `SampledSr1`."""
 
-    Args:
-        problem: smooth, with Hessian-vector products.
-        memory: m, directions in which curvature is sampled, 1 to d.
-        radius: of the trust region at first.
-        seed: of the directions.
-        bits: lanes on the wire, 64 or 32.
+    _method = "S-LSR1"
 
-    Attributes:
-        x: the iterate.
-        loss: F(x), as the sum gave it.
-        gradient: of F at x.
-        radius: of the trust region.
-        rejected: trial points so far that were no better.
-    """
-
-    def __init__(
-        self,
-        problem: Problem,
-        session: Session,
-        *,
-        memory: int = 8,
-        radius: float = 1.0,
-        seed: int = 0,
-        bits: int = 64,
-        x0: ArrayLike | None = None,
-    ) -> None:
-        if checked_at_least("memory", memory, 1) > problem.dim:
-            raise UsageError(f"memory is {memory}; accepted: 1 to {problem.dim}, the problem's dimension")
-        require(0 < radius < np.inf, "radius", repr(radius), "greater than 0")
-        if getattr(problem, "l1", 0.0):
-            raise UsageError("the problem has an l1 term, which S-LSR1 does not treat; use DIANA")
-        checked_at_least("seed", seed, 0)
-        self.x = checked_start(problem, x0)
-        self.radius = float(radius)
-        self.rejected = 0
-        self._problem, self._session = problem, session
-        self._memory = memory
-        self._bits = checked_lanes(bits)
-        self._rng = np.random.default_rng((seed, 0))
-        self._initial = constants(problem, session).mean_smoothness
-        self._sample = self._draw()
-        self.loss, self.gradient, self._curved = self._reduce(self.x)
-
-    def step(self) -> int:
-        """One trial point; one collective."""
-        move, predicted = trust_region_step(
-            self.gradient, self._sample, self._curved, self._initial, self.radius
-        )
-        if not predicted > 0:  # the gradient is zero
-            return 0
-        sample, self._sample = self._sample, self._draw()
-        loss, gradient, curved = self._reduce(self.x + move)
-        # Differences of nearly equal losses say nothing: there the model is as good as the loss.
-        noise = 1e-12 * max(abs(self.loss), abs(loss))
-        ratio = (self.loss - loss + noise) / (predicted + noise)
-        self.radius = next_radius(ratio, float(np.linalg.norm(move)), self.radius)
-        if ratio > ACCEPT:
-            self.x = self.x + move
-            self.loss, self.gradient, self._curved = loss, gradient, curved
-        else:
-            self._sample = sample
-            self.rejected += 1
-        return (1 + self.x.size * (1 + self._memory)) * self._bits
-
-    def _draw(self) -> Array:
-        """S: orthonormal columns, equal at all workers."""
-        return np.linalg.qr(self._rng.standard_normal((self.x.size, self._memory)))[0]
+    def _minimizer(self) -> tuple[Array, float]:
+        return trust_region_step(self.gradient, self._sample, self._curvature, self._initial, self.radius)
 
     def _reduce(self, x: Array) -> tuple[float, Array, Array]:
         """F, its gradient and its Hessian times S, at x."""
         p, d = self._problem, self.x.size
-        message = np.concatenate([[p.loss(x)], p.gradient(x), p.hessian_product(x, self._sample).reshape(-1)])
-        self._session.allreduce(message, op="avg", bits=self._bits, blocks="dense")
+        message = self._average(
+            np.concatenate([[p.loss(x)], p.gradient(x), p.hessian_product(x, self._sample).reshape(-1)])
+        )
         return float(message[0]), message[1 : 1 + d].copy(), message[1 + d :].reshape(d, self._memory)
-
-
-def next_radius(ratio: float, size: float, radius: float) -> float:
-    """Returns the trust region's next radius, from a step's size and its decrease over the predicted one."""
-    if ratio < _POOR:
-        return size / 4
-    return 2 * radius if ratio > _GOOD and size > 0.8 * radius else radius
 
 
 def trust_region_step(
@@ -139,7 +58,7 @@ def trust_region_step(
     residual = curved - initial * sample
     inner = sample.T @ residual
     values, vectors = np.linalg.eigh((inner + inner.T) / 2)
-    kept = np.abs(values) > _SKIP * max(float(np.abs(values).max()), np.finfo(float).tiny)
+    kept = np.abs(values) > SKIP * max(float(np.abs(values).max()), np.finfo(float).tiny)
     basis, triangle = np.linalg.qr(residual @ vectors[:, kept])
     small = triangle / values[kept] @ triangle.T
     curvature, turn = np.linalg.eigh((small + small.T) / 2)

@@ -21,6 +21,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from switchagg import http_client
 from switchagg.control.controller import Controller
+from switchagg.control.drivers.base import reconcile_by_calls
 from switchagg.control.jobs.records import OPEN, JoinRequest, OnLoss
 from switchagg.control.store import Changes, Store
 from switchagg.errors import AdmissionError, SwitchError
@@ -209,18 +210,7 @@ class Driver:
 
     def reconcile(self, entries: Sequence[JobEntry], fenced: Mapping[int, int]) -> Reconciled:
         switch = self._there()
-        wanted = {entry.job: entry for entry in entries}
-        kept = tuple(job for job, entry in wanted.items() if switch.jobs.get(job) == entry)
-        removed = tuple(job for job in switch.jobs if job not in kept)
-        for job in removed:
-            self.remove_job(job)
-        installed = tuple(job for job in wanted if job not in kept)
-        for job in installed:
-            self.install_job(wanted[job])
-        for job, bits in fenced.items():
-            if missing := bits & ~switch.fenced.get(job, 0):
-                self.fence(job, missing)
-        return Reconciled(kept, installed, tuple(job for job in removed if job not in wanted))
+        return reconcile_by_calls(self, switch.jobs, switch.fenced, entries, fenced)
 
     def watch(self, callback: Callable[[SwitchChange], None]) -> None:
         self._callback = callback

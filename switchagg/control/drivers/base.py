@@ -96,3 +96,32 @@ class SwitchDriver(Protocol):
 
     def close(self) -> None:
         """Lets go of the switch and leaves it as it is. Safe to call twice; no callback comes afterwards."""
+
+
+def reconcile_by_calls(
+    driver: SwitchDriver,
+    held: Mapping[int, JobEntry],
+    shut_out: Mapping[int, int],
+    entries: Sequence[JobEntry],
+    fenced: Mapping[int, int],
+) -> Reconciled:
+    """`SwitchDriver.reconcile` for a driver that knows what its switch holds.
+
+    Args:
+        driver: its methods install, remove and fence.
+        held: the switch's jobs, job id -> entry.
+        shut_out: job id -> bits of its workers that the switch shuts out.
+        entries, fenced: of `SwitchDriver.reconcile`.
+    """
+    wanted = {entry.job: entry for entry in entries}
+    kept = tuple(job for job, entry in wanted.items() if held.get(job) == entry)
+    removed = tuple(job for job in held if job not in kept)
+    installed = tuple(job for job in wanted if job not in kept)
+    for job in removed:
+        driver.remove_job(job)
+    for job in installed:
+        driver.install_job(wanted[job])
+    for job, bits in fenced.items():
+        if missing := bits & ~shut_out.get(job, 0):
+            driver.fence(job, missing)
+    return Reconciled(kept, installed, tuple(job for job in removed if job not in wanted))

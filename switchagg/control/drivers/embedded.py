@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from switchagg.control.drivers.base import reconcile_by_calls
 from switchagg.errors import SwitchAggError, SwitchError
 from switchagg.rules.slots import JobEntry, SlotState
 from switchagg.rules.switch import DEFAULT_MEMORY, Capacity, ChangeKind, Reconciled, SwitchChange
@@ -89,19 +90,7 @@ class EmbeddedDriver:
         return _asked(self._switch.slot, index)
 
     def reconcile(self, entries: Sequence[JobEntry], fenced: Mapping[int, int]) -> Reconciled:
-        wanted = {entry.job: entry for entry in entries}
-        held = dict(self._jobs)
-        kept = tuple(job for job, entry in wanted.items() if held.get(job) == entry)
-        removed = tuple(job for job in held if job not in kept)
-        for job in removed:
-            self.remove_job(job)
-        installed = tuple(job for job in wanted if job not in kept)
-        for job in installed:
-            self.install_job(wanted[job])
-        for job, bits in fenced.items():
-            if missing := bits & ~self._fenced.get(job, 0):
-                self.fence(job, missing)
-        return Reconciled(kept, installed, tuple(job for job in removed if job not in wanted))
+        return reconcile_by_calls(self, self._jobs, self._fenced, entries, fenced)
 
     def watch(self, callback: Callable[[SwitchChange], None]) -> None:
         # In the controller's own process: there from the start, and gone only together with it.
