@@ -36,7 +36,6 @@ def test_a_job_survives_the_leaves_of_its_tree(tmp_path: Path) -> None:
         assert kill.same, kill
 
 
-@pytest.mark.long  # a job has once stayed at its drained switch for a minute, and nobody knows why yet
 def test_a_job_moves_off_a_drained_switch_and_back(tmp_path: Path) -> None:
     rng = random.Random(seed_of_this_run())
     done = list(kills(tmp_path, rng, 4, workers=3, elements=1 << 21, transport="udp", victim="drained"))

@@ -274,7 +274,7 @@ class System:
                 worker.raises = True
             case "worker stopped" if worker is not None:
                 self._stop(worker.process, worker.process.host, fault.seconds)
-            case "worker comes back" if worker is None and plan.uniform:
+            case "worker comes back" if worker is None and plan.uniform and not self._over():
                 self.start_worker(fault.who)
             case "switch killed" | "switch and controller killed" if switch is not None:
                 switch.die()

@@ -50,6 +50,7 @@ from switchagg.control.jobs.records import (
     JoinRequest,
     MemberState,
     OnLoss,
+    SwitchState,
     Tenant,
     check_name,
 )
@@ -396,6 +397,7 @@ class JobBook:
         if job.failover is not None:
             self.failovers.opened(job, now)
             self._leave_dead_switches()
+            self._leave_drained(job)
             self.scheduler.run()
             return
         change = job.change
@@ -456,6 +458,17 @@ class JobBook:
             gone = next((name for name in names if name in down), None)
             if gone is not None and job.change is None:
                 self.failovers.begin(job, gone, f"switch {gone!r} is down: {down[gone]}")
+
+    def _leave_drained(self, job: Job, who: str = "") -> None:
+        """Has a job go over from a switch that is drained, unless it is on its way already.
+
+        One that was drained while the job went over to it is left as soon as the job is there.
+        """
+        if job.failover is not None or (job.change is not None and job.change.begun):
+            return
+        drained = [name for name in job.switches if self.pool.switches[name].state is SwitchState.draining]
+        if drained:
+            self.failovers.begin(job, drained[0], f"switch {drained[0]!r} is being drained{who}")
 
     def switch_measured(self, name: str, capacity: Capacity, address: tuple[str, int] | None = None) -> None:
         """A switch reports its capacity, and its address and UDP port if these have become known.
@@ -524,8 +537,8 @@ class JobBook:
                 self.scheduler.give_back(job)
                 job.state = JobState.queued
                 self._effects.save(job)
-            elif name in job.switches and switch.up and job.change is None and job.failover is None:
-                self.failovers.begin(job, name, f"switch {name!r} is being drained by {who}")
+            else:
+                self._leave_drained(job, f" by {who}")
         self.scheduler.run()
 
 

@@ -307,6 +307,25 @@ def test_a_job_moves_off_a_switch_that_is_drained() -> None:
         assert (member.admission.switch, member.admission.first_packet) == ("b", 5)
 
 
+def test_a_job_moves_on_from_a_switch_that_is_drained_while_it_goes_over_to_that() -> None:
+    """At once too: its members may call nothing for a long time."""
+    jobs = book(switch("a"), switch("b"))
+    zero, one = run(jobs)
+    jobs.set_draining("a", True, "admin")
+    jobs.poll()
+    for name, at in ("b", 4100), ("a", 4200):
+        for member in (zero, one):
+            jobs.failovers.report(member, token(member), 5, "10.0.0.1", at + member.rank)
+        if name == "b":
+            jobs.set_draining("a", False, "admin")
+            jobs.set_draining("b", True, "admin")
+        done = carry_out(jobs)
+        assert zero.admission is not None
+        assert zero.admission.switch == name
+        assert [event["event"] for event in told(done, zero)] == (["failover"] if name == "b" else [])
+    assert jobs.pool.switches["b"].allocator.free_slots == 64
+
+
 def test_a_job_moves_at_a_pause_when_there_is_room_at_last() -> None:
     jobs = book(switch("a"), switch("b"))
     zero, one = pausing(jobs)
