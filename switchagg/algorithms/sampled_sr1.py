@@ -1,4 +1,4 @@
-"""What methods of sampled SR1 curvature have in common: `slsr1` and `dslsr1` are made of it.
+"""The parts that methods of sampled SR1 curvature share: `slsr1` and `dslsr1` are made of them.
 
 reduce what the next model needs, at the trial point x + p, for directions S that a shared seed draws
 accept or reject by  (F(x) - F(x+p)) / predicted
