@@ -36,7 +36,7 @@ from switchagg.wire.header import MAX_TREE_WORKERS
 from worker_lib import _native, launchers
 from worker_lib.membership import checked_deadline, checked_on_loss
 from worker_lib.monitor import MembershipMonitor, end_dropped
-from worker_lib.secret import read_secret
+from worker_lib.secret import Secret, read_secret
 from worker_lib.session import Session, close_all
 from worker_lib.session_state import SessionState
 from worker_lib.transport import (
@@ -173,7 +173,7 @@ def _join(
     slots: int | None,
     transport: str,
     check: bool,
-    secret: bytes,
+    secret: Secret,
     address: str | None = None,
     retry: bool = False,
     may_group: bool = True,
@@ -210,7 +210,10 @@ def _join(
         )
     try:
         engine, used = start_engine(
-            sock, member, transport, lambda admission: _native.Engine(sock.native, admission, check, secret)
+            sock,
+            member,
+            transport,
+            lambda admission: _native.Engine(sock.native, admission, check, secret.show()),
         )
         monitor = MembershipMonitor(
             engine, member, transport=transport, used=used, address=own, runtime=runtime

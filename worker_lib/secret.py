@@ -3,6 +3,8 @@
 seal="/run/keys/job"   the file's bytes; nobody but its owner may read it
 seal="fd:5"            what descriptor 5 holds; it is read once, and closed
 seal=True              what SWITCHAGG_SEAL names, one of the two
+
+`switchagg run --seal` gives each rank the second: a pipe of its own, which is empty once it has been read.
 """
 
 from __future__ import annotations
@@ -19,12 +21,37 @@ from switchagg.errors import UsageError
 LEAST: Final = 16  # bytes
 _MOST: Final = 4096
 _DESCRIPTOR: Final = re.compile(r"fd:(\d{1,9})")
-_inherited: dict[str, bytes] = {}  # by name of the descriptor
+_inherited: dict[str, Secret] = {}  # by name of the descriptor
 _lock = threading.Lock()
 
 
-def read_secret(seal: bool | str | os.PathLike[str] | None) -> bytes:
-    """Returns the secret's bytes; none if nothing asks for sealed sums.
+class Secret:
+    """Bytes that no traceback with local variables, log or pickle shows. False if there are none."""
+
+    __slots__ = ("_shown",)
+
+    def __init__(self, shown: bytes) -> None:
+        def show() -> bytes:
+            return shown
+
+        self._shown: Final = show
+
+    def show(self) -> bytes:
+        """Returns the bytes, for an engine or a pipe; nobody keeps them in a variable."""
+        return self._shown()
+
+    def __len__(self) -> int:
+        return len(self._shown())
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} secret bytes>"
+
+    def __reduce__(self) -> str:
+        raise TypeError("a secret cannot be pickled")
+
+
+def read_secret(seal: bool | str | os.PathLike[str] | None) -> Secret:
+    """Returns the secret; an empty one if nothing asks for sealed sums.
 
     Args:
         seal: True: as SWITCHAGG_SEAL says; None: so too, if that is set; False: no.
@@ -34,7 +61,7 @@ def read_secret(seal: bool | str | os.PathLike[str] | None) -> bytes:
     """
     named: str | os.PathLike[str] | None = os.environ.get("SWITCHAGG_SEAL") or None
     if seal is False or (seal is None and named is None):
-        return b""
+        return Secret(b"")
     if not isinstance(seal, bool | str | os.PathLike | None):
         raise UsageError(f"seal is {seal!r}; accepted: True, False, the path of a file, or 'fd:N'")
     if not isinstance(seal, bool) and seal is not None:
@@ -56,17 +83,25 @@ def read_secret(seal: bool | str | os.PathLike[str] | None) -> bytes:
     return secret
 
 
-def _from_file(path: Path) -> bytes:
+def _from_file(path: Path) -> Secret:
     with path.open("rb") as file:
         mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
         if mode & 0o077:
             raise UsageError(f"the secret in {path} has mode {mode:03o}; accepted: 600 or 400")
-        return file.read(_MOST + 1)
+        return Secret(file.read(_MOST + 1))
 
 
-def _from_descriptor(name: str, number: int) -> bytes:
+def _from_descriptor(name: str, number: int) -> Secret:
     with _lock:
         if name not in _inherited:
             with os.fdopen(number, "rb") as file:
-                _inherited[name] = file.read(_MOST + 1)
+                _inherited[name] = Secret(file.read(_MOST + 1))
         return _inherited[name]
+
+
+def hand_on(secret: Secret) -> int:
+    """Returns a descriptor that holds the secret, for one child to inherit; the caller closes its own."""
+    reads, writes = os.pipe()  # a pipe takes 4,096 bytes whole, and at once
+    os.write(writes, secret.show())
+    os.close(writes)
+    return reads

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import resource
 import shutil
 import socket
 import sys
-from collections.abc import Mapping
 from typing import Any
 
 from switchagg.cli.options import add_job_size_options, add_network_options, chosen, network_arguments
@@ -21,6 +21,10 @@ Each process finds RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR a
 environment, as under torchrun, and SWITCHAGG_CONTROLLER and SWITCHAGG_JOB, which worker_lib.connect() reads.
 OMP_NUM_THREADS is 1 where it is not set and there are several processes, PYTHONUNBUFFERED is 1 where it is
 not set. Their standard input is empty.
+
+With --seal the ranks seal their sums (docs/using.md), with the secret that SWITCHAGG_SEAL names here, or else
+a fresh one. Each rank reads it from a pipe, which SWITCHAGG_SEAL names there; no file, command line or
+environment has it. Processes leave no core files then.
 
 When a rank fails, the others have --grace seconds to end, then they get SIGTERM and after 5 more seconds
 SIGKILL. Ctrl-C, SIGTERM and SIGHUP are passed on to all of them; a second one kills them.
@@ -58,6 +62,7 @@ def add_parser(subparsers: Any) -> None:
         metavar="SECONDS",
         help="time to end after a failure (%(default)g)",
     )
+    option("--seal", action="store_true", help="seal sums, with a secret that only the ranks have")
     option("--no-prefix", action="store_true", help="do not mark lines with their rank")
     add_network_options(parser)
     option("command_line", nargs=argparse.REMAINDER, metavar="command ...", help="what to run")
@@ -77,6 +82,7 @@ def run(args: argparse.Namespace) -> int:
 
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(stop_signals())
+        pipes = _sealed(args.workers, stack) if args.seal else []
         watched: dict[int, Any] = {}
         controller = args.controller
         if controller is None:
@@ -91,15 +97,19 @@ def run(args: argparse.Namespace) -> int:
                 _say(f"the switch (pid {embedded.pid}) {ending(embedded.process.wait())}")
 
             watched[descriptor] = switch_ended
+        environments = _environments(args, controller)
+        for environment, pipe in zip(environments, pipes, strict=False):
+            environment["SWITCHAGG_SEAL"] = f"fd:{pipe}"
         try:
             return run_ranks(
                 [command] * args.workers,
-                _environments(args, controller),
+                environments,
                 prefix=not args.no_prefix,
                 grace=args.grace,
                 say=_say,
                 signals=signals,
                 watched=watched,
+                inherited=pipes,
             )
         except CannotExecute as error:
             _say(str(error))
@@ -141,7 +151,7 @@ def _switch_arguments(args: argparse.Namespace) -> list[str]:
     return line
 
 
-def _environments(args: argparse.Namespace, controller: str) -> list[Mapping[str, str]]:
+def _environments(args: argparse.Namespace, controller: str) -> list[dict[str, str]]:
     common = {name: value for name, value in os.environ.items() if name != "GROUP_WORLD_SIZE"}  # torchrun's
     common.setdefault("PYTHONUNBUFFERED", "1")
     if args.workers > 1:
@@ -157,6 +167,21 @@ def _environments(args: argparse.Namespace, controller: str) -> list[Mapping[str
         "SWITCHAGG_JOB": args.job,
     }
     return [common | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(args.workers)]
+
+
+def _sealed(workers: int, stack: contextlib.ExitStack) -> list[int]:
+    """Returns a pipe for each rank with the secret in it; this process and the ranks leave no core files."""
+    from worker_lib.secret import Secret, hand_on, read_secret
+
+    _, most = resource.getrlimit(resource.RLIMIT_CORE)
+    # 1 byte has room for no core file, and keeps the kernel from a handler's pipe too, as 0 does not.
+    least = 1 if most == resource.RLIM_INFINITY else min(1, most)
+    resource.setrlimit(resource.RLIMIT_CORE, (least, most))
+    secret = read_secret(True) if os.environ.get("SWITCHAGG_SEAL") else Secret(os.urandom(32))
+    pipes = [hand_on(secret) for _ in range(workers)]
+    for pipe in pipes:
+        stack.callback(os.close, pipe)
+    return pipes
 
 
 def _free_port() -> int:

@@ -25,6 +25,7 @@ def run_ranks(
     say: Callable[[str], None],
     signals: int,
     watched: Mapping[int, Callable[[], None]] | None = None,
+    inherited: Sequence[int] = (),
 ) -> int:
     """Starts a process for each command, with the environment at its side, and waits until all have ended.
 
@@ -40,6 +41,7 @@ def run_ranks(
         say: takes a message for the user.
         signals: file descriptor of `switchagg.launch.signals.stop_signals`.
         watched: process file descriptors of other processes; the function to call when one ends.
+        inherited: a file descriptor for each rank, which it alone inherits; or none at all.
 
     Returns:
         128 + n after signal n to this process; else the exit status of the first rank that failed, 128 + n
@@ -57,8 +59,9 @@ def run_ranks(
         for rank, (command, environment) in enumerate(zip(commands, environments, strict=True)):
             output = Output.MARKED if prefix else Output.INHERITED
             processes.start(
-                f"rank {rank}", command, environment=environment, output=output, prefix=f"[{rank}] "
-            )
+                f"rank {rank}", command, environment=environment, output=output, prefix=f"[{rank}] ",
+                descriptors=inherited[rank : rank + 1],
+            )  # fmt: skip
         for descriptor in (signals, *watched):
             processes.watch(descriptor)
         while processes.running():

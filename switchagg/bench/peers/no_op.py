@@ -42,7 +42,7 @@ class NoOpEndpoint(SwitchaggEndpoint):
             slots=config.options["slots"],
             transport=config.options["transport"],
             check=False,
-            secret=b"",
+            secret=joining.Secret(b""),
             may_group=False,
             touch=False,
         )

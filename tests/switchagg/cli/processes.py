@@ -43,7 +43,9 @@ class Command:
 
 
 @contextmanager
-def command(arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> Iterator[Command]:
+def command(
+    arguments: Sequence[str], environment: Mapping[str, str] | None = None, descriptors: Sequence[int] = ()
+) -> Iterator[Command]:
     """Starts `switchagg arguments`. At the end nothing that it started may be alive."""
     mark = uuid.uuid4().hex
     process = subprocess.Popen(
@@ -53,6 +55,7 @@ def command(arguments: Sequence[str], environment: Mapping[str, str] | None = No
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, **(environment or {}), _MARK: mark},
+        pass_fds=descriptors,
     )
     started = Command(process, mark)
     try:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
+import resource
 import signal
 import sys
 import time
@@ -325,3 +327,78 @@ def test_it_uses_no_cpu_while_it_waits() -> None:
             assert process.num_ctx_switches().voluntary - before[process.pid] < 10, process
         running.process.terminate()
         eventually(lambda: running.process.poll() is not None)
+
+
+SEALED = """
+import os, sys, time
+import numpy as np, worker_lib
+pipe = os.readlink("/proc/self/fd/" + os.environ["SWITCHAGG_SEAL"].removeprefix("fd:"))
+assert pipe.startswith("pipe:")
+session = worker_lib.connect()
+assert session._state.sealed
+total = session.allreduce(np.ones(1000, np.float32))
+frames = [repr(frame) for frame in (session.stats(), session._state.__dict__, os.environ, session)]
+print(float(total[0]), os.environ["SWITCHAGG_SEAL"], "".join(frames).encode().hex(), flush=True)
+names = [f"/proc/self/fd/{n}" for n in os.listdir("/proc/self/fd")]
+print(pipe in [os.readlink(name) for name in names if os.path.lexists(name)], flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("through", ["a file", "a descriptor"])
+def test_a_secret_is_on_no_command_line_in_no_environment_and_in_no_output(
+    tmp_path: Path, through: str
+) -> None:
+    secret = os.urandom(24)
+    file = tmp_path / "secret"
+    file.write_bytes(secret)
+    file.chmod(0o600)
+    descriptor = os.open(file, os.O_RDONLY)
+    os.set_inheritable(descriptor, True)
+    named = str(file) if through == "a file" else f"fd:{descriptor}"
+    forms = [secret, secret.hex().encode(), repr(secret)[2:-1].encode(), base64.b64encode(secret)]
+
+    def hides(what: bytes) -> bool:
+        return not any(form in what for form in forms)
+
+    arguments = ["run", "-n", "2", "--seal", *python(SEALED)]
+    with command(arguments, {"SWITCHAGG_SEAL": named}, [descriptor]) as running:
+        told = lines("".join(wait_for_output(running, 4)))
+        for first, second in told.values():
+            total, seal, shown = first.split(" ")
+            assert (total, second) == ("2.0", "False")
+            assert seal.startswith("fd:")
+            assert hides(bytes.fromhex(shown))
+        family = running.family()
+        assert len(family) >= 4  # this command, the switch, two ranks
+        for process in family:
+            for name in ("cmdline", "environ"):
+                assert hides(Path(f"/proc/{process.pid}/{name}").read_bytes()), (process, name)
+        running.process.send_signal(signal.SIGTERM)
+        _, out, err = running.finish()
+    os.close(descriptor)
+    assert hides((out + err).encode())
+
+
+def test_ranks_seal_with_a_fresh_secret_where_none_is_named() -> None:
+    program = (
+        "import numpy as np, resource, worker_lib\n"
+        "with worker_lib.connect() as session:\n"
+        "    total = session.allreduce(np.ones(1000, np.float32))\n"
+        "    print(session._state.sealed, float(total[0]), resource.getrlimit(resource.RLIMIT_CORE)[0])"
+    )
+    status, out, err = outcome(
+        "run", "-n", "3", "--seal", *python(program), environment={"SWITCHAGG_SEAL": ""}
+    )
+    assert (status, err) == (0, "")
+    core = min(1, resource.getrlimit(resource.RLIMIT_CORE)[1] % (1 << 64))
+    assert lines(out) == {rank: [f"True 3.0 {core}"] for rank in range(3)}
+
+
+def test_a_secret_that_cannot_be_read_starts_nothing(tmp_path: Path) -> None:
+    named = str(tmp_path / "none")
+    status, out, err = outcome(
+        "run", "-n", "2", "--seal", *python("print('started')"), environment={"SWITCHAGG_SEAL": named}
+    )
+    assert (status, out) == (2, "")
+    assert f"the secret of sealed sums, {named!r}, cannot be read" in err
