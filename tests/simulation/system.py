@@ -31,6 +31,7 @@ from tests.simulation.schedule import Fault, Plan, timed
 from tests.simulation.scheduler import SECOND, Process, Scheduler
 from worker_lib import monitor, session
 from worker_lib.connect import _join
+from worker_lib.secret import Secret
 from worker_lib.session import Session
 
 NAME: Final = "job"
@@ -180,8 +181,8 @@ class System:
             worker.session = made = _join(
                 f"http://{address_of(self.plane.host)}:1", NAME, worker.place, plan.workers,
                 address=address_of(process.host), timeout=plan.timeout, patience=30.0, words=plan.words,
-                slots=plan.slots, transport="udp", check=False, secret=b"", runtime=process, may_group=False,
-                deadline=plan.deadline, on_loss="shrink" if plan.shrink else "fail",
+                slots=plan.slots, transport="udp", check=False, secret=Secret(b""), runtime=process,
+                may_group=False, deadline=plan.deadline, on_loss="shrink" if plan.shrink else "fail",
             )  # fmt: skip
             worker.joined = True
             self._joined()

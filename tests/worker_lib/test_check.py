@@ -177,7 +177,7 @@ class Float:
             count=x.size, fingerprint_count=x.size, workers=RANKS, rank=rank, input=x.ctypes.data,
             in_end=x.size, output=self.out.ctypes.data, out_end=x.size, zero_fill=True,
         )  # fmt: skip
-        submitted = engine.submit(call, 30 * SECOND, True)
+        submitted = engine.submit(call, 30 * SECOND, True, engine.generation)
         assert submitted is not None
         self.native = submitted
 

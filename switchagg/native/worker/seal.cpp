@@ -98,8 +98,16 @@ Seal::Seal(std::span<const uint8_t> secret, std::span<const Nonce> nonces, uint3
   wire::store32(message.data() + kLabel.size(), ranks_);
   for (const Nonce& nonce : nonces) message.insert(message.end(), nonce.begin(), nonce.end());
   const Key key = hmac(secret, message);
-  pads_ = std::make_unique<Context>(hmac(key, bytes("pads")));
+  const Key pads = hmac(key, bytes("pads"));
+  pads_ = std::make_unique<Context>(pads);
   weights_key_ = hmac(key, bytes("weights"));
+  if (!has_aes_kernel()) return;
+  pads_by_kernel_ = expanded(pads);
+  const Block plus = first_block(0xFFFF, 0), minus = first_block(0xFFFE, 0);  // of no rank
+  std::vector<uint32_t> one(words), other(words);
+  pad_by_kernel(*pads_by_kernel_, plus.data(), minus.data(), zeros_.data(), words, one.data());
+  pad_by_library(&plus, &minus, zeros_.data(), other.data());
+  if (one != other) throw std::runtime_error("AES-256 of this processor and of libcrypto differ");
 }
 
 Seal::~Seal() = default;
@@ -114,27 +122,36 @@ std::vector<uint32_t> Seal::secret_words(size_t count) const {
   return words;
 }
 
-// The counter block: 2 bytes of rank, 8 of packet number, 6 that count blocks.
-void Seal::keystream(uint32_t rank, uint64_t packet_number, std::vector<uint32_t>& to) {
-  uint8_t block[16] = {};
-  wire::store16(block, static_cast<uint16_t>(rank));
-  wire::store32(block + 2, static_cast<uint32_t>(packet_number >> 32));
-  wire::store32(block + 6, static_cast<uint32_t>(packet_number));
+// 2 bytes of rank, 8 of packet number, 6 that count blocks.
+Seal::Block Seal::first_block(uint32_t rank, uint64_t packet_number) {
+  Block block = {};
+  wire::store16(block.data(), static_cast<uint16_t>(rank));
+  wire::store32(block.data() + 2, static_cast<uint32_t>(packet_number >> 32));
+  wire::store32(block.data() + 6, static_cast<uint32_t>(packet_number));
+  return block;
+}
+
+void Seal::pad_by_library(const Block* plus, const Block* minus, const uint32_t* words, uint32_t* to) {
   const std::span<const uint8_t> zeros(reinterpret_cast<const uint8_t*>(zeros_.data()), 4 * zeros_.size());
-  pads_->run(block, zeros, reinterpret_cast<uint8_t*>(to.data()));
+  if (plus) pads_->run(plus->data(), zeros, reinterpret_cast<uint8_t*>(first_.data()));
+  if (minus) pads_->run(minus->data(), zeros, reinterpret_cast<uint8_t*>(second_.data()));
+  kernels_.pad_be(words, plus ? first_.data() : nullptr, minus ? second_.data() : nullptr, zeros_.size(), to);
+}
+
+void Seal::pad(const Block* plus, const Block* minus, const uint32_t* words, uint32_t* to) {
+  if (!pads_by_kernel_) return pad_by_library(plus, minus, words, to);
+  pad_by_kernel(*pads_by_kernel_, plus ? plus->data() : nullptr, minus ? minus->data() : nullptr, words, zeros_.size(), to);
 }
 
 void Seal::add_pad(uint64_t packet_number, uint8_t* payload) {
   uint32_t* const words = reinterpret_cast<uint32_t*>(payload);
-  keystream(rank_, packet_number, first_);
-  const bool last = rank_ + 1 == ranks_;
-  if (!last) keystream(rank_ + 1, packet_number, second_);
-  kernels_.pad_be(words, first_.data(), last ? nullptr : second_.data(), first_.size(), words);
+  const Block own = first_block(rank_, packet_number), next = first_block(rank_ + 1, packet_number);
+  pad(&own, rank_ + 1 == ranks_ ? nullptr : &next, words, words);
 }
 
 void Seal::take_pad(uint64_t packet_number, const uint8_t* payload, uint8_t* to) {
-  keystream(0, packet_number, first_);
-  kernels_.pad_be(reinterpret_cast<const uint32_t*>(payload), nullptr, first_.data(), first_.size(), reinterpret_cast<uint32_t*>(to));
+  const Block all = first_block(0, packet_number);
+  pad(nullptr, &all, reinterpret_cast<const uint32_t*>(payload), reinterpret_cast<uint32_t*>(to));
 }
 
 }  // namespace switchagg

@@ -1,14 +1,17 @@
 // Sealed sums (docs/protocol.md, section 15): the keys of a generation, and the pads of a rank. tests/reference/seal.py does the same.
 //
-// AES and HMAC are OpenSSL's: libcrypto is loaded when the first session is sealed.
+// AES and HMAC are OpenSSL's: libcrypto is loaded when the first session is sealed. Where the processor has AES instructions for several
+// blocks, pads are made by aes_kernel.h, at half of the time; each Seal compares a packet of them with libcrypto's.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "switchagg/native/worker/aes_kernel.h"
 #include "switchagg/native/worker/lane_kernels.h"
 
 namespace switchagg {
@@ -32,9 +35,15 @@ class Seal {
   void take_pad(uint64_t packet_number, const uint8_t* payload, uint8_t* to);
 
  private:
-  void keystream(uint32_t rank, uint64_t packet_number, std::vector<uint32_t>& to);
+  using Block = std::array<uint8_t, 16>;
+  // The counter block that the pad of a rank begins with.
+  static Block first_block(uint32_t rank, uint64_t packet_number);
+  // to[i] = words[i] + plus[i] - minus[i] for the words of the keystreams from these blocks on; null: none.
+  void pad(const Block* plus, const Block* minus, const uint32_t* words, uint32_t* to);
+  void pad_by_library(const Block* plus, const Block* minus, const uint32_t* words, uint32_t* to);
   struct Context;
   std::unique_ptr<Context> pads_;
+  std::optional<AesKeys> pads_by_kernel_;
   std::array<uint8_t, 32> weights_key_;
   uint32_t rank_, ranks_;
   const LaneKernels& kernels_;

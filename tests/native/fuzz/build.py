@@ -15,8 +15,8 @@ _PRODUCT: Final = {
     "shared": ("frame", "shared_memory", "shared_slots", "slot_kernels", "udp_port"),
     "switch": ("slot_table", "hub_port"),
     "worker": (
-        "window", "check", "seal", "limbs", "refinement", "sequence", "plan", "stream", "stream_limbs",
-        "density",
+        "aes_kernel", "window", "check", "seal", "limbs", "refinement", "sequence", "plan", "stream",
+        "stream_limbs", "density",
         "link_port", "engine", "engine_change", "lane_kernels",
     ),
 }  # fmt: skip

@@ -15,8 +15,8 @@ _PRODUCT: Final = {
     "shared": ("shared_memory", "shared_slots", "slot_kernels"),
     "switch": ("slot_table", "loop"),
     "worker": (
-        "window", "check", "seal", "limbs", "refinement", "sequence", "plan", "stream", "stream_limbs",
-        "density",
+        "aes_kernel", "window", "check", "seal", "limbs", "refinement", "sequence", "plan", "stream",
+        "stream_limbs", "density",
         "engine",
         "engine_change",
         "lane_kernels",

@@ -14,8 +14,8 @@ _PRODUCT: Final = {
     "shared": ("shared_memory", "shared_slots", "slot_kernels", "udp_port"),
     "switch": ("slot_table", "loop", "hub_port", "fault_port"),
     "worker": (
-        "window", "check", "seal", "limbs", "refinement", "sequence", "plan", "stream", "stream_limbs",
-        "density",
+        "aes_kernel", "window", "check", "seal", "limbs", "refinement", "sequence", "plan", "stream",
+        "stream_limbs", "density",
         "link_port", "slots_port", "engine", "engine_change", "lane_kernels",
     ),
 }  # fmt: skip

@@ -1,0 +1,25 @@
+// Pads of sealed sums by the processor's AES instructions for four blocks at once (VAES with AVX-512): the keystreams of a packet are
+// made in registers, where its words are added to them. libcrypto's AES serves other processors, and checks this one (seal.cpp).
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace switchagg {
+
+// Round keys of AES-256.
+struct AesKeys {
+  alignas(16) std::array<std::array<uint8_t, 16>, 15> rounds;
+};
+
+// False where the processor lacks the instructions, or SWITCHAGG_KERNELS names a lower set.
+bool has_aes_kernel();
+AesKeys expanded(std::span<const uint8_t, 32> key);
+
+// to[i] = words[i] + plus[i] - minus[i], all of them big-endian, for the n words of two keystreams in counter mode. `plus`, `minus`: their
+// first counter blocks, of 16 bytes and with zeros in the last four; a keystream that is null is one of zeros.
+void pad_by_kernel(const AesKeys& keys, const uint8_t* plus, const uint8_t* minus, const uint32_t* words, size_t n, uint32_t* to);
+
+}  // namespace switchagg
