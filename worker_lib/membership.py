@@ -210,7 +210,7 @@ class MembershipStateMachine:
                     counts = event.get("begun"), event.get("completed")
                     return self._on_left(_places(event["ranks"]), *counts, why)
                 case "failover":
-                    return None if self._lost else GoOver()
+                    return None if self.losing else GoOver()
                 case "switch":
                     return End(Gone(f"job {self.name!r} has lost its slots: {event['why']}"))
                 case "evicted":
@@ -229,6 +229,11 @@ class MembershipStateMachine:
         """Events that came before their generation; to be taken again after `changed`."""
         early, self._early = self._early, []
         return early
+
+    @property
+    def losing(self) -> bool:
+        """True from the loss of a rank until the change that leaves it out."""
+        return bool(self._lost)
 
     @property
     def _own_place(self) -> int:

@@ -231,7 +231,8 @@ class MembershipMonitor:
                 self._wakeup.wait()
                 self._take_events()
                 while not self._ended():
-                    if self._engine.damage is not None:
+                    # A packet of which a lost rank had a part cannot be sent again.
+                    if self._engine.damage is not None and not self._machine.losing:
                         self._failover_wanted = True
                     if self._failover_wanted:
                         self._go_over()
@@ -281,7 +282,7 @@ class MembershipMonitor:
             case End(cause):
                 self._end(cause)
             case Change():
-                # Of a rank that is lost together with its switch, nothing can be sent again.
+                # What a lost rank had sent, nobody can send again at another switch.
                 self._change_wanted, self._failover_wanted = True, False
                 self._engine.freeze()
             case GoOver():
@@ -371,8 +372,12 @@ class MembershipMonitor:
                 self._take_events()
                 if self._ended():
                     return None
-                if self._failover_wanted:
-                    self._change_wanted = True
+                damage = engine.damage
+                if damage is not None and self._machine.losing:
+                    text = f"{self.wrong(damage)}, and a lost rank cannot send again what it had sent"
+                    return self._end(Gone(text, damaged=True))
+                if self._failover_wanted or damage is not None:
+                    self._change_wanted = self._failover_wanted = True
                     return None
             if self._offer is None:
                 self._offer = bind(self._address, self._asked)

@@ -508,6 +508,11 @@ class System:
             # Its leaf answers, and the controller cannot know that the root does not forward.
             root = any(plan.switches[who][0] in parents for who in gone)
             return "the root is gone for good" if root and (len(plan.switches) < 4 or len(gone) > 1) else ""
+        losses = {fault.who for fault in faults if fault.kind in ("worker killed", "worker raises")}
+        drains = [fault for fault in faults if fault.kind == "switch drained"]
+        if plan.shrink and drains and len(drains) + len(losses) == len(faults) and worker.place not in losses:
+            together = "were lost together" in str(worker.error)
+            return "a rank was lost after its job had been removed from a drained switch" if together else ""
         if len(faults) != 1:
             return "several faults" if faults else ""
         (fault,) = faults

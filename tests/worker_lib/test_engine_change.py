@@ -90,6 +90,23 @@ def test_whoever_lacks_a_result_of_a_complete_collective_fetches_it() -> None:
         assert np.array_equal(sums[1].x, ones(6, n))
 
 
+def test_an_engine_on_its_way_to_another_switch_fetches_results_from_the_old_one() -> None:
+    """As where a rank is lost while the job leaves a switch that is drained."""
+    n = 64 * 4
+    with Cluster(3) as cluster:
+        sums = [Sum(cluster.engines[p], ones(p + 1, n), background=p != 1) for p in range(3)]
+        cluster.engines[1].wait(sums[1].native, 1000)
+        while sums[0].wait(0.0001) != DONE:
+            cluster.engines[1].wait(sums[1].native, 1000)
+        cluster.engines[1].suspend()
+        assert sums[1].wait(0.05) == PENDING
+        cluster.stop(2)
+        cluster.fence(2)
+        assert cluster.change((0, 1)) == 1
+        assert sums[1].wait(0) == DONE
+        assert np.array_equal(sums[1].x, ones(6, n))
+
+
 def test_frozen_engines_complete_nothing_and_time_out_all_the_same() -> None:
     with Cluster(2) as cluster:
         assert [e.freeze() for e in cluster.engines.values()] == [0, 0]

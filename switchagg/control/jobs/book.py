@@ -245,10 +245,12 @@ class JobBook:
         self._lifecycle.end_member(member, MemberState.left)
         text = f"rank {member.rank} of job {job.name!r} has {f'failed: {reason}' if reason else 'left'}"
         self._effects.log(EventKind.left, text, job, rank=member.rank)
-        if job.failover is not None:
+        if self._lifecycle.end_if_empty(job):
+            pass
+        elif job.failover is not None:
             why = f"{text} in a failover, and nobody can send again what it had sent"
             self._lifecycle.fail(job, why, {"event": "switch", "why": why})
-        elif not self._lifecycle.end_if_empty(job):
+        else:
             self._effects.send_all(job, _left_event(member, job.id))
             if job.state is not JobState.failed:
                 self._effects.save(job)
@@ -468,7 +470,9 @@ class JobBook:
             return
         drained = [name for name in job.switches if self.pool.switches[name].state is SwitchState.draining]
         if drained:
-            self.failovers.begin(job, drained[0], f"switch {drained[0]!r} is being drained{who}")
+            self.failovers.begin(
+                job, drained[0], f"switch {drained[0]!r} is being drained{who}", planned=True
+            )
 
     def switch_measured(self, name: str, capacity: Capacity, address: tuple[str, int] | None = None) -> None:
         """A switch reports its capacity, and its address and UDP port if these have become known.

@@ -8,7 +8,8 @@
     each sends again what it had sent from that packet number on (docs/protocol.md, section 13)
 
 The membership, and the numbers of packets and collectives, stay. A member that has left or is lost holds
-contributions that nobody can send again: then there is no failover.
+contributions that nobody can send again: then there is no failover. A planned one ends with such a loss, as long
+as the old switch has the job: the change of membership then leaves that switch.
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ class Failovers:
             return True
         return any(set(each.switches) - set(mine) for each in self._fitting(job))
 
-    def begin(self, job: Job, gone: str, why: str, *, back: bool = False) -> bool:
+    def begin(self, job: Job, gone: str, why: str, *, back: bool = False, planned: bool = False) -> bool:
         """Begins a failover from the switch `gone`. Returns False, with nothing changed, if none is possible.
 
         A failover whose target is gone begins again. With `back` the switch is there again, empty, and the
-        job may go on there.
+        job may go on there. It is `planned` if that switch lives, and is drained.
         """
         generation = job.generation
         if generation is None or job.state not in (JobState.running, JobState.moving):
@@ -66,9 +67,9 @@ class Failovers:
         earlier = job.failover
         self._lifecycle.cancel_failover(job)
         job.failover = (
-            Failover(why, target, {})
+            Failover(why, target, {}, planned)
             if earlier is None
-            else replace(earlier, why=why, target=target, first=None)
+            else replace(earlier, why=why, target=target, planned=False, first=None)
         )
         if job.change is not None:
             self._postpone(job)

@@ -198,6 +198,7 @@ class Failover:
     why: str
     target: Placement
     lowest: dict[int, int]  # packet numbers whose RESULT members lack, by rank, of those that have reported
+    planned: bool = False  # from a switch that lives, and is drained
     first: int | None = None  # the lowest of these once all have reported
     former: tuple[Placement, Generation] | None = None  # from then on: those of before
 

@@ -142,8 +142,8 @@ class MembershipChanges:
             later = AdmissionError(f"job {job.name!r} has lost a rank: that is dealt with first", "switch")
             for member in job.joined():
                 self._effects.add(AnswerStep(member, ChangeStep.replay, refusal=later))
+            change.stranded |= not (job.failover.planned and job.failover.first is None)
             self._lifecycle.cancel_failover(job)
-            change.stranded = True
         if generation is not None and generation.open:
             seats = [generation.seat(member.rank) for member in gone]
             for part in generation.parts:

@@ -37,6 +37,7 @@ bool Engine::finish(uint64_t complete_to, int64_t slice_ns) {
   auto lock = contend();
   if (broken_ || !frozen_) return false;
   limit_ = std::max(limit_, complete_to);
+  suspended_ = false;  // for a way to another switch that a loss has ended: the old one still has the RESULTs
   publish();  // collectives that ended before the limit rose
   const int64_t until = clock_() + slice_ns;
   while (!broken_ && !halted()) {

@@ -326,6 +326,36 @@ def test_a_job_moves_on_from_a_switch_that_is_drained_while_it_goes_over_to_that
     assert jobs.pool.switches["b"].allocator.free_slots == 64
 
 
+@pytest.mark.parametrize("removed", [False, True], ids=["collecting", "opening"])
+def test_a_rank_is_lost_while_its_job_leaves_a_drained_switch(removed: bool) -> None:
+    """The old switch lives, and has what the others lack, until the job is removed from it."""
+    jobs = book(switch("a"), switch("b"))
+    zero, one, two = members = run(jobs, world_size=3, **SHRINK)
+    there = generation(zero)
+    jobs.set_draining("a", True, "admin")
+    jobs.poll()
+    for member in members if removed else members[:1]:
+        jobs.failovers.report(member, token(member), 5, "10.0.0.1", 4100 + member.rank)
+    jobs.lost([two], "its process ended")
+    done = jobs.poll()
+    assert removed == (Remove(there) in done)
+    (refused,) = (each for each in only(done, AnswerStep) if each.member is zero)
+    assert (refused.step, refused.refusal.code) == (ChangeStep.replay, "switch")
+    for member, completed in ((zero, 3), (one, 4)):
+        jobs.changes.progress(member, completed)
+    if removed:
+        assert zero.job.state is JobState.failed
+        assert "were lost together" in zero.job.why
+        return
+    assert {rank: each.complete_to for rank, each in answers(jobs.poll()).items()} == {0: 4, 1: 4}
+    for member in (zero, one):
+        proceed(jobs, member)
+    (install,) = only(carry_out(jobs), Install)
+    assert install.generation.places == (0, 1)
+    assert install.generation.slot_range.switch == "b"
+    assert free(jobs) == 128 - 8
+
+
 def test_a_job_moves_at_a_pause_when_there_is_room_at_last() -> None:
     jobs = book(switch("a"), switch("b"))
     zero, one = pausing(jobs)

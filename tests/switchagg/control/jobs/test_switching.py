@@ -133,6 +133,19 @@ def test_ranks_of_a_failed_job_join_the_next_one_while_the_old_members_are_still
     assert again[0].job.state is JobState.running
 
 
+@pytest.mark.parametrize("reported", [False, True])
+def test_nothing_is_left_of_a_job_whose_last_rank_leaves_in_a_failover(reported: bool) -> None:
+    jobs = book(switch("a"), switch("b"))
+    (alone,) = run(jobs, world_size=1)
+    jobs.set_draining("a", True, "admin")
+    assert alone.job.failover is not None
+    if reported:
+        jobs.failovers.report(alone, token(alone), 0, "10.0.0.1", 4100)
+    jobs.leave(alone)
+    carry_out(jobs)
+    assert (jobs.table.jobs(), free(jobs), jobs.table.cookies) == ([], 128, {})
+
+
 def test_a_switch_that_is_not_what_was_expected_before_it_answered() -> None:
     jobs = book(up=False)
     here = jobs.pool.switches["s"]
