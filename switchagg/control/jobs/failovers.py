@@ -8,8 +8,8 @@
     each sends again what it had sent from that packet number on (docs/protocol.md, section 13)
 
 The membership, and the numbers of packets and collectives, stay. A member that has left or is lost holds
-contributions that nobody can send again: then there is no failover. A planned one ends with such a loss, as long
-as the old switch has the job: the change of membership then leaves that switch.
+contributions that nobody can send again: then there is no failover. A planned one ends with such a loss, as
+long as the old switch has the job: the change of membership then leaves that switch.
 """
 
 from __future__ import annotations
