@@ -282,7 +282,7 @@ class MembershipMonitor:
             case End(cause):
                 self._end(cause)
             case Change():
-                # What a lost rank had sent, nobody can send again at another switch.
+                # Nobody can send again at another switch what a lost rank had sent.
                 self._change_wanted, self._failover_wanted = True, False
                 self._engine.freeze()
             case GoOver():
