@@ -21,8 +21,8 @@ from tests.native.simulation.mistakes import MISTAKES
 
 _FOLDER: Final = ROOT / "build" / "simulation"
 _AT_ONCE: Final = 1000  # schedules a process
-# Schedules, after which every cell has something. The rarest was met once in 331,000: an empty RESULT to a leaf
-# whose inbox is full.
+# Schedules, after which every cell has something. The rarest was met once in 331,000: an empty RESULT to a
+# leaf whose inbox is full.
 _ENOUGH: Final = 1_000_000
 
 
