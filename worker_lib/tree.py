@@ -87,7 +87,20 @@ def _put(groups: list[Group], results: list[np.ndarray[Any, Any]]) -> None:
 def _groups(session: Session, tree: Any) -> list[Group]:
     """Returns the arrays of a tree by element type, once all ranks have said that they have the same."""
     leaves = list(_leaves(tree, ""))
-    said = repr([(path, str(leaf.dtype), leaf.shape) for path, leaf in leaves])
+    require_alike(session, [(path, str(leaf.dtype), leaf.shape) for path, leaf in leaves])
+    groups: dict[Any, Group] = {}
+    for _, leaf in leaves:
+        if leaf.size:
+            groups.setdefault(leaf.dtype, []).append(leaf)
+    return list(groups.values())
+
+
+def require_alike(session: Session, parts: list[tuple[Any, ...]]) -> None:
+    """Compares what the ranks are about to exchange, by a digest: names, types and shapes, in order.
+
+    Raises `MismatchError` at all ranks where any rank has other parts.
+    """
+    said = repr(parts)
     digest = hashlib.sha256(said.encode()).hexdigest()
     others = session.allgather_object(digest)
     if len(set(others)) > 1:
@@ -96,11 +109,6 @@ def _groups(session: Session, tree: Any) -> list[Group]:
             f"ranks {ranks} have trees of other keys, shapes or types than rank {session.rank}, whose begins "
             f"with {said[:120]}"
         )
-    groups: dict[Any, Group] = {}
-    for _, leaf in leaves:
-        if leaf.size:
-            groups.setdefault(leaf.dtype, []).append(leaf)
-    return list(groups.values())
 
 
 def _leaves(tree: Any, path: str) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
