@@ -89,9 +89,9 @@ def connect(
             default 352 and 512 on Ethernet, 2,032 and 256 where the switch's interface takes larger packets,
             as loopback does.
         transport: ``"shm"``: packets through memory shared with a switch on this host; ``"slots"``: slots
-            that all ranks share there (docs/using.md); ``"udp"``; ``"xdp"``:
+            that all ranks share there (docs/using.md), or packets where they cannot; ``"udp"``; ``"xdp"``:
             AF_XDP on the interface of `address`, or UDP and a warning; ``"dpdk"``: DPDK, as SWITCHAGG_DPDK
-            says; or ``"auto"``, shared memory where that works.
+            says; or ``"auto"``: ``"slots"`` where the switch runs on this host, else UDP.
         on_loss: the fate of the job after a rank's process ends or goes silent: ``"fail"`` ends every
             rank's session with a `WorkerLostError`; ``"shrink"`` lets the others go on after it. A rank that
             comes back joins with the rank and world_size that it had at first. All ranks ask for the same.

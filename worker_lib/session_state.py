@@ -286,7 +286,7 @@ class SessionState:
         assert self.engine is not None
         return (
             self.monitor is not None
-            and self.monitor.transport != "shm"
+            and self.monitor.transport not in ("shm", "slots")
             and self.engine.probe(int(_PROBE_SECONDS * 1e9))
         )
 

@@ -1,13 +1,13 @@
 """The ways of a worker's packets, and the engine on one of them.
 
 "shm"   shared memory, where the switch runs on this host, as this user, and takes part (docs/protocol.md)
-"slots" the same, but where all ranks ask for it and can, the slots themselves are shared, and the workers add
+"slots" the same, but where all ranks of a job can, they share the slots themselves, and the workers add
 "udp"   datagrams, from a socket that is bound to the address that the controller is told
 "xdp"   the same datagrams past the kernel's stack, by AF_XDP on the interface that has that address; UDP,
         with a warning that says why, where the kernel refuses
 "dpdk"  the same datagrams through ports of DPDK, as SWITCHAGG_DPDK says; the address is that of the ports,
         not one of the kernel's
-"auto"  shared memory where that works, else UDP
+"auto"  "slots" where that works, else "shm", else UDP
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def shared_memory(transport: str, *, check: bool) -> str:
 
     Where sums are checked, damage is healed by packets that are sent again.
     """
-    return memory_identity() if transport == "slots" and not check else ""
+    return memory_identity() if transport in ("auto", "slots") and not check else ""
 
 
 def _admission(

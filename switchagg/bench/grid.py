@@ -118,7 +118,7 @@ class Variant:
     Attributes:
         bits: width of an element on the wire; of switchagg, a way of `LANES`.
         loss: share of packets that the switch loses.
-        transport: of switchagg: "shm" or "udp"; empty for other systems.
+        transport: of switchagg: "slots", "shm" or "udp"; empty for other systems.
     """
 
     system: str
@@ -148,7 +148,8 @@ class Settings:
     Attributes:
         sizes: bytes of one worker's tensor.
         bits: ways of `LANES`; those that a dtype does not have are left out for it. None: all but exact.
-        transports: of switchagg: shared memory, UDP.
+        transports: of switchagg: "slots", "shm", "udp". None: slots that the ranks share and UDP; where
+            packets are lost or links have a rate, shared memory and UDP.
         compare: the other systems, by name; None for every one that is installed.
         mask: pass each worker's block mask to switchagg, where it would scan the tensor for zero blocks.
         block_size: elements to a block, of the data and of the job.
@@ -166,7 +167,7 @@ class Settings:
     overlaps: tuple[Overlap, ...] = (Overlap.RANDOM,)
     bits: tuple[int, ...] | None = None
     losses: tuple[float, ...] = (0.0,)
-    transports: tuple[str, ...] = ("shm", "udp")
+    transports: tuple[str, ...] | None = None
     dtypes: tuple[str, ...] = ("float32",)
     compare: tuple[str, ...] | None = None
     repeat: int = 7
@@ -202,8 +203,12 @@ class Settings:
             require(0 < density <= 1, "density", density, "more than 0, up to 1")
         for loss in self.losses:
             require(0 <= loss < 1, "loss", loss, "0 up to, but not including, 1")
-        for transport in self.transports:
-            require(transport in ("shm", "slots", "udp"), "transport", transport, "shm, slots, udp")
+        for transport in self.transports or ():
+            require(transport in ("slots", "shm", "udp"), "transport", transport, "slots, shm, udp")
+            if transport == "slots" and not all(map(self._undisturbed, self.losses)):
+                raise UsageError(
+                    "transport is slots, by which no packet goes; loss, duplicate, reorder and rate: shm, udp"
+                )
         require(0 <= self.duplicate < 1, "duplicate", self.duplicate, "0 up to, but not including, 1")
         require(0 <= self.reorder < 1, "reorder", self.reorder, "0 up to, but not including, 1")
         if self.rate is not None:
@@ -220,6 +225,15 @@ class Settings:
         require(
             self.timeout > 0 and math.isfinite(self.timeout), "timeout", self.timeout, "more than 0 seconds"
         )
+
+    def ways(self) -> Iterator[tuple[str, float]]:
+        """Transports of switchagg and the losses that they meet."""
+        for loss in self.losses:
+            for transport in self.transports or ("slots" if self._undisturbed(loss) else "shm", "udp"):
+                yield transport, loss
+
+    def _undisturbed(self, loss: float) -> bool:
+        return not (loss or self.duplicate or self.reorder or self.rate)
 
     def lanes(self, dtype: str) -> tuple[int, ...]:
         """The ways to measure for an element type: those asked for that it has."""

@@ -65,8 +65,8 @@ def _add_allreduce(kinds: Any) -> argparse.ArgumentParser:
     )
     lists.add_argument(
         "--transport",
-        default="shm,udp",
-        help="of switchagg: shm (shared memory with the switch), udp (%(default)s)",
+        help="of switchagg: slots (that the ranks share), shm (shared memory with the switch), udp "
+        "(slots,udp; with losses or rates shm,udp)",
     )
     lists.add_argument("--loss", default="0", help="share of packets lost, either way (%(default)s)")
     lists.add_argument(
@@ -197,7 +197,7 @@ def settings_from(args: argparse.Namespace) -> Settings:
         if args.bits is None
         else parse_list(args.bits, "bits (accepted are default, exact, 32, 16, 8, 64)", parse_bits),
         losses=parse_list(args.loss, "loss", float),
-        transports=parse_list(args.transport, "transport", str),
+        transports=None if args.transport is None else parse_list(args.transport, "transport", str),
         dtypes=parse_list(args.dtype, "dtype", str),
         compare=compare,
         **chosen(args, "repeat", "warmup", "mask", "block_size", "words", "slots"),

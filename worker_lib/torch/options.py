@@ -29,7 +29,7 @@ class Options:
         blocks: ``"sparse"`` finds blocks that are zero on all ranks and does not send them; ``"dense"`` sends
             everything without looking; ``"auto"`` leaves it to the job's policy.
         block_size: elements a block; None leaves it to the controller.
-        transport: ``"shm"``, ``"udp"`` or ``"auto"``, as in `worker_lib.connect`.
+        transport: ``"slots"``, ``"shm"``, ``"udp"`` or ``"auto"``, as in `worker_lib.connect`.
         check: sums are checked, as `worker_lib.connect` says.
         seal: sums are sealed: the same.
         fallback: when the switch is lost: ``"error"`` raises, ``"gloo"`` goes on through gloo; see

@@ -50,8 +50,7 @@ class Lineup:
 def _variants(settings: Settings, system: str, lanes: Iterable[int]) -> list[Variant]:
     if system != "switchagg":
         return [Variant(system, bits) for bits in lanes]
-    grid = product(settings.transports, settings.losses, lanes)
-    return [Variant(system, bits, loss, transport) for transport, loss, bits in grid]
+    return [Variant(system, bits, loss, way) for (way, loss), bits in product(settings.ways(), lanes)]
 
 
 def _peer(settings: Settings, variant: Variant) -> Peer:

@@ -9,6 +9,7 @@ from switchagg.bench.grid import DEFAULT, EXACT, Settings, is_float
 from switchagg.bench.peers.peer import Endpoint, Peer, RankConfig, Work
 from switchagg.emulator.faults import Faults
 from switchagg.emulator.rates import Rate
+from switchagg.errors import SwitchError
 
 if TYPE_CHECKING:
     from worker_lib.embedded import Embedded
@@ -69,6 +70,9 @@ class SwitchaggEndpoint(Endpoint):
 
     def __init__(self, config: RankConfig) -> None:
         self.session = self._connect(config)
+        asked, used = config.options["transport"], self.session.transport
+        if asked not in ("auto", used):
+            raise SwitchError(f"packets go by {used}, where {asked} is to be measured")
 
     def _connect(self, config: RankConfig) -> Any:
         worker_lib: Any = importlib.import_module("worker_lib")

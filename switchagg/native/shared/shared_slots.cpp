@@ -150,7 +150,8 @@ SharedSlots::Words SharedSlots::result(uint32_t seq) const {
   const uint32_t index = seq & mask_, words_of = slots_[index].words_of;
   const uint8_t* const record = result_record(index);
   if (words_of == kNobody) return {record, nullptr};
-  return {record, (words_of == kSum ? record : this->record(words_of, index)) + wire::kHeaderBytes};
+  // What another process has written is no offset before it is looked at.
+  return {record, (words_of < shape_.workers ? this->record(words_of, index) : record) + wire::kHeaderBytes};
 }
 
 const uint8_t* SharedSlots::record_of_result(uint32_t seq) const {

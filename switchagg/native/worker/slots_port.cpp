@@ -17,7 +17,8 @@ namespace {
 
 constexpr size_t kTake = 16;  // RESULTs in one receive(): what was added up is decoded from the cache
 constexpr size_t kLook = 16;  // packets without RESULT that are passed over: more of them are rarely out of order
-constexpr int64_t kLookAround = 100'000'000;  // whether the switch lives, and whether a wake-up was missed whose sender died
+// Whether the switch lives, and whether a wake-up was missed whose sender died; the latter only of one that waits for RESULTs.
+constexpr int64_t kLookAround = 100'000'000, kLookAroundIdle = 1'000'000'000;
 
 }  // namespace
 
@@ -86,11 +87,12 @@ bool SlotsPort::wait(int64_t timeout_ns) {
   if (timeout_ns == 0) return there();
   if (link::busy_poll(busy_poll_, [this] { return there(); })) return true;
   std::atomic<uint32_t>& asleep = slots_.asleep(worker_);
+  const int64_t look_around = first_ == pending_.size() ? kLookAroundIdle : kLookAround;
   for (int64_t left = timeout_ns;;) {
     asleep.store(1, std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_seq_cst);
     const bool found = there();
-    const int64_t limit = left < 0 ? kLookAround : std::min(left, kLookAround);
+    const int64_t limit = left < 0 ? look_around : std::min(left, look_around);
     if (!found) SharedSlots::sleep(slots_.wake_ups(worker_), heard_, limit);
     asleep.store(0, std::memory_order_relaxed);
     ++waits_;
