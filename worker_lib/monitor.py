@@ -345,7 +345,6 @@ class MembershipMonitor:
             self._failover_wanted = False
             self._move(member)
         elif self._offer is not None:  # the answer to `proceed` was lost on its way
-            self._change_wanted = False
             self._resume(member)
         else:
             self._end(Gone(f"job {member.name!r} went on without this rank"))
@@ -424,6 +423,7 @@ class MembershipMonitor:
 
     def _resume(self, new: Membership) -> None:
         """Goes on in a new generation."""
+        self._change_wanted = False  # by a loss that came in the middle of this change, and is among these
         generation = Generation(new.job, new.rank, new.places)
         loss = self._machine.changed(generation, new.lost)
         # Under the lock: no call is made between the old generation's end and the caller's being told.
