@@ -16,6 +16,6 @@ def host() -> Iterator[EmbeddedController]:
 
 @pytest.fixture(params=["auto", "udp"])
 def both_transports(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Sessions go through shared memory, then by UDP. For whole modules: `usefixtures`."""
+    """Sessions share slots where they can, then go by UDP. For whole modules: `usefixtures`."""
     monkeypatch.setenv("SWITCHAGG_TRANSPORT", request.param)
     return str(request.param)

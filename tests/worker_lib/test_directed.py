@@ -87,10 +87,10 @@ def check(found: Sequence[dict[str, tuple[Any, int]]], xs: list[Array], ys: list
     assert np.array_equal(found[1]["gather"][0], np.stack([x[:PART] for x in xs]))
 
 
-@pytest.mark.usefixtures("both_transports")
-def test_each_rank_receives_the_words_that_it_needs(host: EmbeddedController) -> None:
+@pytest.mark.parametrize("transport", ["shm", "udp"])
+def test_each_rank_receives_the_words_that_it_needs(host: EmbeddedController, transport: str) -> None:
     xs, ys = data(), floats()
-    found = together(host.url, RANKS, collectives, xs, ys, words=512)
+    found = together(host.url, RANKS, collectives, xs, ys, words=512, transport=transport)
     check(found, xs, ys)
     for rank, mine in enumerate(found):
         for name in ("integers", "bits", "scatter"):
@@ -101,6 +101,11 @@ def test_each_rank_receives_the_words_that_it_needs(host: EmbeddedController) ->
                 assert mine[name][1] > 4 * N
             else:
                 assert mine[name][1] < 2 * N, f"{name} at rank {rank}"
+
+
+def test_ranks_that_share_slots_have_the_same_results(host: EmbeddedController) -> None:
+    xs, ys = data(), floats()
+    check(together(host.url, RANKS, collectives, xs, ys, words=512, transport="slots"), xs, ys)
 
 
 def test_what_is_lost_comes_again() -> None:

@@ -417,14 +417,14 @@ def _until_broken(session: Session, ready: Any, timeout: float) -> BaseException
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
-def test_a_switch_that_dies_or_stops_in_the_middle(how: signal.Signals) -> None:
-    timeout = 2.5
+def test_a_switch_that_dies_or_stops_in_the_middle(how: signal.Signals, both_transports: str) -> None:
+    timeout, transport = 2.5, "udp" if both_transports == "udp" else "shm"
     with start_embedded() as embedded:
         ready: list[int] = []
         name = job_name()
 
         def rank(r: int) -> Any:
-            session = worker_lib.connect(embedded.controller, name, r, 2, timeout=10)
+            session = worker_lib.connect(embedded.controller, name, r, 2, timeout=10, transport=transport)
             try:
                 return _until_broken(session, ready, timeout)
             finally:
@@ -446,6 +446,29 @@ def test_a_switch_that_dies_or_stops_in_the_middle(how: signal.Signals) -> None:
             assert isinstance(error, TimeoutError) or how == signal.SIGKILL
             assert "allreduce(float32, shape (300000,), avg, bounded)" in str(error)
             assert "refuses" in str(error) if how == signal.SIGKILL else "does not answer" in str(error)
+
+
+def test_ranks_that_share_slots_need_no_switch_until_one_is_missing() -> None:
+    """They add up by themselves; but a rank that is late cannot be told from one that is lost."""
+    name, killed = job_name(), threading.Event()
+
+    def rank(r: int) -> Any:
+        with worker_lib.connect(embedded.controller, name, r, 2, timeout=10, transport="slots") as session:
+            session.allreduce(np.ones(300_000, F32))
+            if r == 0:
+                os.kill(embedded.pid, signal.SIGKILL)
+                killed.set()
+            assert killed.wait(60)
+            for call in range(20):
+                total = session.allreduce(np.full(300_000, call, F32))
+                assert (total == 2 * call).all()
+            if r == 0:
+                with pytest.raises(SwitchError, match="refuses packets"):
+                    session.allreduce(np.ones(300_000, F32))
+        return True
+
+    with start_embedded() as embedded:
+        assert all(outcome.get() for outcome in in_threads([lambda: rank(0), lambda: rank(1)]))
 
 
 def test_a_switch_that_never_answers(host: EmbeddedController, monkeypatch: pytest.MonkeyPatch) -> None:
