@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import queue
+import threading
 from collections.abc import Iterator
+from copy import copy
 from types import SimpleNamespace
 from typing import Any
 
@@ -80,8 +82,8 @@ def played(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     beats = SimpleNamespace(close=lambda: None)
     monkeypatch.setattr(module._native, "HeartbeatSender", lambda _engine: beats)
 
-    def make(engine: Engine) -> tuple[MembershipMonitor, Member]:
-        member: Any = Member()
+    def make(engine: Engine, played: Member | None = None) -> tuple[MembershipMonitor, Member]:
+        member: Any = played or Member()
         native: Any = engine
         monitor = MembershipMonitor(
             native, member, transport="udp", used="udp", address="127.0.0.1", runtime=SYSTEM
@@ -116,3 +118,36 @@ def test_a_damaged_result_that_a_pause_needs_is_sent_again(played: Any) -> None:
     assert member.calls.get(timeout=20) == "progress"
     engine.damage = 7
     assert member.calls.get(timeout=20) == "replay"
+
+
+class LateLoss(Member):
+    """Rank 1 is lost while the change for the loss of rank 2 is under way; both are back afterwards."""
+
+    lost = ((1, "its process ended"), (2, "its process ended"))
+
+    def progress(self, completed: int, _timeout: float) -> int:
+        self.calls.put(f"progress {self.job}")
+        self.events.put({"event": "lost", "ranks": [1], "why": "its process ended", "job": 5})
+        return completed
+
+    def proceed(self, *_: object) -> None:
+        new: Any = copy(self)
+        new.job = 6
+        return new
+
+
+def test_a_loss_in_the_middle_of_a_change_is_no_other_change(
+    played: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody else would take part in another one, and all would wait for this rank."""
+    engine, resumed = Engine(lacks=True), threading.Event()
+    engine.damage = None
+    monkeypatch.setattr(module, "start_engine", lambda *_: (resumed.set(), "udp"))
+    monitor, member = played(engine, LateLoss())
+    member.events.put({"event": "lost", "ranks": [2], "why": "its process ended", "job": 5})
+    eventually(lambda: monitor._machine._lost.keys() == {1, 2}, 20)
+    engine.lacks = False
+    assert resumed.wait(20)
+    SYSTEM.sleep(0.5)  # in which another change would begin
+    assert [member.calls.get() for _ in range(member.calls.qsize())] == ["progress 5"]
+    assert monitor.losses[0].ranks == (1, 2)
