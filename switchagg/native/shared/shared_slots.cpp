@@ -150,7 +150,7 @@ SharedSlots::Words SharedSlots::result(uint32_t seq) const {
   const uint32_t index = seq & mask_, words_of = slots_[index].words_of;
   const uint8_t* const record = result_record(index);
   if (words_of == kNobody) return {record, nullptr};
-  // What another process has written is no offset before it is looked at.
+  // Another process may have written anything here.
   return {record, (words_of < shape_.workers ? this->record(words_of, index) : record) + wire::kHeaderBytes};
 }
 

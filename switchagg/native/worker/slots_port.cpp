@@ -17,7 +17,7 @@ namespace {
 
 constexpr size_t kTake = 16;  // RESULTs in one receive(): what was added up is decoded from the cache
 constexpr size_t kLook = 16;  // packets without RESULT that are passed over: more of them are rarely out of order
-// Whether the switch lives, and whether a wake-up was missed whose sender died; the latter only of one that waits for RESULTs.
+// Then a worker looks: is the switch there, and was a wake-up missed, as where its sender died? Idle, it asks the first alone.
 constexpr int64_t kLookAround = 100'000'000, kLookAroundIdle = 1'000'000'000;
 
 }  // namespace
