@@ -1,4 +1,5 @@
-"""Makes docs/experiments.md, and README's sentences on experiments, from the results in docs/results.
+"""Makes docs/experiments.md, and what README and docs/compression.md say of it, from docs/results.
+
 
 python scripts/experiments_page.py report/results.json ...    takes in the experiments of these runs first
 python scripts/experiments_page.py --check                    exit status 1 if a page differs from its results
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from switchagg.experiments import catalogue
+from switchagg.experiments.claims.race import DENSE, KINDS, kind_of
 from switchagg.experiments.report import markdown
 from switchagg.report.table import markdown_table
 
@@ -23,9 +25,9 @@ PAGE: Final = ROOT / "docs" / "experiments.md"
 README: Final = ROOT / "README.md"
 IMAGES: Final = ROOT / "docs" / "images"
 MARKS: Final = ("<!-- results -->\n", "<!-- end of results -->\n")
-PICTURES: Final = {
-    "race": 2
-}  # experiments whose first tables and pictures the page has, besides one table each
+COMPRESSION: Final = ROOT / "docs" / "compression.md"
+SHOWN: Final = {"density": (1, 1), "more-workers": (3, 3), "local-work": (2, 2), "race": (2, 3)}
+"""Tables and pictures that the page has of an experiment; of others one and none."""
 
 
 def take_in(told: dict[str, Any], run: Path) -> dict[str, Any]:
@@ -34,14 +36,14 @@ def take_in(told: dict[str, Any], run: Path) -> dict[str, Any]:
     for name, each in new["experiments"].items():
         if "checks" not in each:
             raise SystemExit(f"{run}: {name} is {each['verdict']}: {each['reason']}")
-        count = PICTURES.get(name, 0)
-        for plot in each["plots"][:count]:
+        tables, pictures = SHOWN.get(name, (1, 0))
+        for plot in each["plots"][:pictures]:
             shutil.copyfile(run.parent / f"{name}-{plot['name']}.png", IMAGES / f"{name}-{plot['name']}.png")
         kept = {key: each[key] for key in ("title", "claim", "source", "verdict", "seconds", "others")}
         kept |= {key: each[key] for key in ("checks", "notes")}
         kept |= {
-            "tables": each["tables"][: max(1, count)],
-            "pictures": [p["name"] for p in each["plots"][:count]],
+            "tables": each["tables"][:tables],
+            "pictures": [p["name"] for p in each["plots"][:pictures]],
         }
         if name == "race":
             kept["numbers"] = each["numbers"]
@@ -63,22 +65,15 @@ def readme(told: Mapping[str, Any]) -> str:
         f"Of {len(each)} experiments {held} hold in all their statements, and {sum(checks)} of {len(checks)} "
         "statements ([docs/experiments.md](docs/experiments.md)).",
     ]
-    race = told["experiments"].get("race")
-    if race is not None:
-        best, steps, times = (race["numbers"][key] for key in ("best", "steps", "times"))
+    if "race" in told["experiments"]:
+        gains = seconds_to_loss(told)
+        links = list(next(iter(gains.values())))
         rows = []
-        for model, of in best.items():
-            cells = []
-            for link, way in of.items():
-                seconds = {
-                    name: sum(steps[model]["ways"][name]["steps"]) / len(steps[model]["ways"][name]["steps"])
-                    * times[model][link][name]["seconds"]
-                    for name in (way, "dense, 32 bit")
-                }  # fmt: skip
-                gain = seconds["dense, 32 bit"] / seconds[way]
-                cells.append(f"{way} ({gain:.1f} x)")
-            rows.append((model, *cells))
-        links = next(iter(best.values()))
+        for model, of in gains.items():
+            firsts = {link: min(times, key=lambda way, t=times: t[way]) for link, times in of.items()}  # type: ignore[misc]
+            rows.append(
+                (model, *(f"{way} ({of[at][DENSE] / of[at][way]:.1f} x)" for at, way in firsts.items()))
+            )
         lines += [
             "First to a fixed loss, by model and link, each way at its own best rate, and how many times as "
             "fast as dense float32 (`switchagg experiment race`, 4 workers):",
@@ -86,6 +81,38 @@ def readme(told: Mapping[str, Any]) -> str:
             *markdown_table(("model", *links), rows),
         ]
     return "\n".join(lines) + "\n"
+
+
+def seconds_to_loss(told: Mapping[str, Any]) -> dict[str, dict[str, dict[str, float]]]:
+    """Returns mean seconds to the loss by model, link and way, of the ways that reach it with every seed."""
+    steps, times = (told["experiments"]["race"]["numbers"][key] for key in ("steps", "times"))
+    return {
+        model: {
+            link: {
+                way: sum(each["steps"]) / len(each["steps"]) * of[way]["seconds"]
+                for way, each in steps[model]["ways"].items()
+                if each["steps"] and None not in each["steps"]
+            }
+            for link, of in links.items()
+        }
+        for model, links in times.items()
+    }
+
+
+def advice(told: Mapping[str, Any]) -> str:
+    """Returns docs/compression.md's table: the best way of each kind, by model and link."""
+    rows = []
+    for model, links in seconds_to_loss(told).items():
+        for link, times in links.items():
+            cells = []
+            for kind in KINDS:
+                ways = [way for way in times if kind_of(way) == kind]
+                best = min(ways, key=lambda way, t=times: t[way], default=None)  # type: ignore[misc]
+                cells.append("-" if best is None else f"{best}: {times[DENSE] / times[best]:.1f} x")
+            rows.append((model, link, *cells))
+    return (
+        "\n".join(markdown_table(("gradients", "links", *(f"best of {kind}" for kind in KINDS)), rows)) + "\n"
+    )
 
 
 def between(page: Path, text: str) -> str:
@@ -98,7 +125,7 @@ def between(page: Path, text: str) -> str:
 
 
 def main() -> None:
-    """Takes in runs, and writes or checks both pages."""
+    """Takes in runs, and writes or checks all pages."""
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("runs", type=Path, nargs="*")
     parser.add_argument("--check", action="store_true")
@@ -109,7 +136,7 @@ def main() -> None:
     if args.runs:
         RESULTS.parent.mkdir(exist_ok=True)
         RESULTS.write_text(json.dumps(told, indent=1) + "\n")
-    for page, text in ((PAGE, markdown(told)), (README, readme(told))):
+    for page, text in ((PAGE, markdown(told)), (README, readme(told)), (COMPRESSION, advice(told))):
         made = between(page, text)
         if args.check and made != page.read_text():
             raise SystemExit(f"{page} differs from {RESULTS}: run scripts/experiments_page.py")

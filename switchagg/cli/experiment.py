@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -22,6 +23,7 @@ is not installed; 2 an option that cannot work, 130 interrupted.
   switchagg experiment --list
   switchagg experiment same-bits
   switchagg experiment all --out report
+  switchagg experiment race --out report --resume
 """
 
 
@@ -36,6 +38,11 @@ def add_parser(subparsers: Any) -> None:
     option("--list", action="store_true", help="list them")
     option("--quick", action="store_true", help="a short run, to see that everything works")
     option("--seed", type=int, default=0, help="of all that is random (%(default)s)")
+    option(
+        "--resume",
+        action="store_true",
+        help="take over what an interrupted run of this version, seed and form left in --out (race)",
+    )
     option("--json", action="store_true", help="print the results as JSON, and no text")
     option(
         "--out",
@@ -63,7 +70,10 @@ def run(args: argparse.Namespace) -> int:
     check_folder(args.out, "--out")
     if len(experiments) == 1 and (reason := experiments[0].missing()) is not None:
         raise UsageError(f"{experiments[0].name}: {reason}")
-    settings = runner.Settings(quick=args.quick, seed=args.seed)
+    parts = args.out / "parts"
+    if not args.resume:
+        shutil.rmtree(parts, ignore_errors=True)
+    settings = runner.Settings(quick=args.quick, seed=args.seed, parts=parts)
     started = time.monotonic()
     records: list[Record] = []
     with stop_signals_exit():

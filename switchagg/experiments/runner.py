@@ -13,13 +13,17 @@ import json
 import os
 import sys
 import time
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Final
 
+from switchagg import __version__
 from switchagg.errors import SwitchAggError
 from switchagg.experiments.experiment import Experiment, Outcome
+from switchagg.experiments.rank import to_builtin
 from switchagg.launch.processes import ONE_THREAD, Child, Ended, Line, ProcessError, Processes
 from switchagg.processor_time import everybody_seconds, family_seconds, process_seconds
 
@@ -34,10 +38,12 @@ class Settings:
     Attributes:
         quick: the short form: some seconds, too little for the claim to mean much.
         seed: of data, batches and random compressors.
+        parts: folder in which long experiments keep their parts; None: nowhere.
     """
 
     quick: bool = False
     seed: int = 0
+    parts: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +68,44 @@ class Runner:
 
     Args:
         say: takes a line for the user who watches.
+        name: of the experiment, for its parts.
+
+    Attributes:
+        before: seconds that earlier runs spent on the parts that this one took over.
     """
 
-    def __init__(self, settings: Settings, say: Callable[[str], None]) -> None:
+    def __init__(self, settings: Settings, say: Callable[[str], None], name: str = "") -> None:
         self.quick, self.seed = settings.quick, settings.seed
         self.say = say
+        self.before = 0.0
+        self._name, self._parts = name, settings.parts
         self._jobs = 0
+
+    def part(self, key: str, make: Callable[[], Any]) -> Any:
+        """Returns a part of a long experiment: an interrupted run's, or one made now and kept for the next.
+
+        Args:
+            key: of the part, unique in the experiment.
+            make: makes it, of JSON values or NumPy's. Parts of another version, seed or form are made again.
+        """
+        if self._parts is None:
+            return make()
+        whose = {"version": __version__, "seed": self.seed, "quick": self.quick, "key": key}
+        path = self._parts / f"{self._name}-{zlib.crc32(json.dumps(whose).encode()):08x}.json"
+        if path.exists():
+            kept = json.loads(path.read_text())
+            if kept["whose"] == whose:
+                self.say(f"{key}: taken over")
+                self.before += kept["seconds"]
+                return kept["value"]
+        started = time.monotonic()
+        value = make()
+        kept = {"whose": whose, "seconds": time.monotonic() - started, "value": value}
+        self._parts.mkdir(parents=True, exist_ok=True)
+        written = path.with_suffix(".tmp")
+        written.write_text(json.dumps(kept, default=to_builtin))
+        written.replace(path)
+        return json.loads(path.read_text())["value"]
 
     def ranks(
         self,
@@ -175,7 +213,7 @@ class Record:
 
     Attributes:
         outcome: None where it failed or was skipped.
-        seconds: duration.
+        seconds: duration, with that of the parts that an interrupted run had left.
         reason: cause of a failure, or of being skipped.
         others: share of the cores' time that other processes took meanwhile.
     """
@@ -210,14 +248,15 @@ def run(
         say(f"{experiment.name}: {experiment.title}")
         started, others = time.monotonic(), everybody_seconds() - family_seconds()
         outcome, reason = None, ""
+        runner = Runner(settings, _prefixed(say, experiment.name), experiment.name)
         try:
-            outcome = experiment.run(Runner(settings, _prefixed(say, experiment.name)))
+            outcome = experiment.run(runner)
         except SwitchAggError as error:
             reason = str(error)
         seconds = time.monotonic() - started
         others = everybody_seconds() - family_seconds() - others
         share = min(1.0, max(0.0, others / seconds / len(os.sched_getaffinity(0))))
-        yield Record(experiment, outcome, seconds, reason, share)
+        yield Record(experiment, outcome, seconds + runner.before, reason, share)
 
 
 def _prefixed(say: Callable[[str], None], name: str) -> Callable[[str], None]:

@@ -36,8 +36,10 @@ WORDS: Final = 352  # a packet of an MTU of 1,500
 SEEDS: Final = 3
 LOOK: Final = 10  # steps between two looks at the held-out loss
 TIMED: Final = 32  # steps of each method on each link
+_FURTHER: Final = 2  # rates past an end of the given ones
 DENSE: Final = "dense, 32 bit"
 SKIP8: Final = "zero-skip, 8 bit"
+KINDS: Final = ("the session's lanes", "compressors", "fewer sums")
 LINKS: Final[dict[str, list[str]]] = {
     "10 Gb/s": ["--rate", "10Gbit"],
     "1 Gb/s": ["--rate", "1Gbit"],
@@ -272,6 +274,24 @@ def _tuned(task: Any, way: Way, seed: int, target: float, rate: float, limit: in
     return steps_to(task, way, rate, seed, target, limit)[0]
 
 
+def tune(rates: Sequence[float], steps: Callable[[float, int], int | None], limit: int) -> float | None:
+    """Returns the rate with the fewest steps; where that is an end of `rates`, it tries further ones.
+
+    Args:
+        steps: called with a rate and the most steps that can still be the fewest.
+    """
+    tried = sorted(rates)
+    best = best_of(tried, steps, limit)
+    for _ in range(_FURTHER):
+        if best is None or best not in (tried[0], tried[-1]):
+            break
+        more = best / 2 if best == tried[0] else best * 2
+        tried = sorted([*tried, more])
+        # The one that is best so far goes first, so that the other one has to be faster.
+        best = best_of((best, more), steps, limit)
+    return best
+
+
 def find_steps(runner: Runner, name: str, names: Sequence[str], steps: int, seeds: int) -> dict[str, Any]:
     """Returns the target of a model, and of each way its best rate and its steps by seed (None: not reached).
 
@@ -281,8 +301,22 @@ def find_steps(runner: Runner, name: str, names: Sequence[str], steps: int, seed
     task: Any = MODELS[name]()
     rates = task.rates[1:3] if len(names) < len(WAYS) else task.rates
     tuning = runner.seed + 1000
-    losses = [steps_to(task, WAYS[DENSE], rate, tuning, None, steps)[1] for rate in rates]
-    target = min(losses)
+
+    def lowest() -> float:
+        return min(steps_to(task, WAYS[DENSE], rate, tuning, None, steps)[1] for rate in rates)
+
+    target = runner.part(f"{name}: target", lowest)
+
+    def steps_of(way_name: str) -> dict[str, Any]:
+        way = WAYS[way_name]
+        best = tune(rates, partial(_tuned, task, way, tuning, target), 3 * steps)
+        each = [
+            None if best is None else steps_to(task, way, best, runner.seed + i, target, 3 * steps)[0]
+            for i in range(seeds)
+        ]
+        runner.say(f"{task.title}: {way_name}: rate {best}, steps {each}")
+        return {"rate": best, "steps": each}
+
     found: dict[str, Any] = {"target": target, "dim": task.dim, "ways": {}}
     known: dict[str, dict[str, Any]] = {}
     for way_name in names:
@@ -292,14 +326,7 @@ def find_steps(runner: Runner, name: str, names: Sequence[str], steps: int, seed
             "exact" if way.make is None and way.every == 1 else str(id(way.make)) if way.lanes else way_name
         )
         if alike not in known:
-            best = best_of(rates, partial(_tuned, task, way, tuning, target), 3 * steps)
-            each = [
-                None if best is None else steps_to(task, way, best, runner.seed + i, target, 3 * steps)[0]
-                for i in range(seeds)
-            ]
-            edge = best is not None and best in (rates[0], rates[-1])
-            known[alike] = {"rate": best, "steps": each, "edge": edge}
-            runner.say(f"{task.title}: {way_name}: rate {best}, steps {each}")
+            known[alike] = runner.part(f"{name}: steps: {way_name}", partial(steps_of, way_name))
         found["ways"][way_name] = known[alike]
     return found
 
@@ -375,16 +402,47 @@ def run(runner: Runner) -> Outcome:
         for name in models
     }
     times = {
-        name: {link: measure(runner, name, names, link, 8 if runner.quick else TIMED) for link in links}
+        name: {
+            link: runner.part(
+                f"{name}: times: {link}",
+                partial(measure, runner, name, names, link, 8 if runner.quick else TIMED),
+            )
+            for link in links
+        }
         for name in models
     }
     return outcome(steps, times)
+
+
+def kind_of(name: str) -> str:
+    """Returns the one of `KINDS` that a way is."""
+    way = WAYS[name]
+    return KINDS[0] if way.lanes is not None else KINDS[1] if way.every == 1 else KINDS[2]
+
+
+def _use(gains: Mapping[str, Mapping[str, float]]) -> Plot:
+    """The best way of each kind, by model and link."""
+    series = []
+    for kind in KINDS:
+        with_it = {at: of[kind] for at, of in gains.items() if kind in of}
+        series.append(Series(f"best of {kind}", list(with_it), list(with_it.values())))
+    return Plot(
+        "use",
+        "What to use: times as fast to the loss as dense float32",
+        "",
+        "times as fast",
+        [each for each in series if each.y],
+        kind="bars",
+        log_y=True,
+        lines=[("dense float32", 1.0)],
+    )
 
 
 def outcome(steps: Mapping[str, Any], times: Mapping[str, Any]) -> Outcome:
     """Puts steps and times together."""
     checks, tables, plots = [], [], []
     best: dict[str, dict[str, str]] = {}
+    gains: dict[str, dict[str, float]] = {}
     for name, found in steps.items():
         task = MODELS[name]
         links = list(times[name])
@@ -411,6 +469,9 @@ def outcome(steps: Mapping[str, Any], times: Mapping[str, Any]) -> Outcome:
         best[name] = {link: min(of, key=lambda w, o=of: o[w]) for link, of in totals.items() if of}  # type: ignore[misc]
         for link in links:
             of = totals[link]
+            if DENSE in of:
+                kinds = {kind: [of[way] for way in of if kind_of(way) == kind] for kind in KINDS}
+                gains[f"{name}, {link}"] = {kind: of[DENSE] / min(t) for kind, t in kinds.items() if t}
             own = [w for w in of if WAYS[w].lanes is not None]
             others = [w for w in of if WAYS[w].lanes is None]
             if not own or not others:
@@ -449,15 +510,15 @@ def outcome(steps: Mapping[str, Any], times: Mapping[str, Any]) -> Outcome:
     return Outcome(
         checks=checks,
         tables=tables,
-        plots=plots,
+        plots=[_use(gains), *plots],
         numbers={"steps": dict(steps), "times": dict(times), "best": best},
         notes=[
-            "Every way takes the rate, of five, with the fewest steps for one seed; steps are then those "
-            "of three "
-            "others. The target is what exact sums have after 300 steps at their best rate. Steps are "
-            "counted "
-            "with all workers in one process. There, rounding under the largest exponent of 1,024 neighbours "
-            "stands for the session's lanes of 8 bits.",
+            "Every way takes the rate with the fewest steps for one seed, of five that differ by a factor "
+            f"of 2 and, where the best is the first or last, of up to {_FURTHER} beyond it; steps are then "
+            f"those of {SEEDS} others. The target is what exact sums have after "
+            + " and ".join(f"{MODELS[name].steps} ({MODELS[name].title})" for name in steps)
+            + " steps at their best rate. Steps are counted with all workers in one process. There, rounding "
+            "under the largest exponent of 1,024 neighbours stands for the session's lanes of 8 bits.",
             f"A step's time is the median of {TIMED}, through the switch, of the slowest rank. Where a "
             "step has "
             "no sum, as in local SGD, it is the mean over a period.",
