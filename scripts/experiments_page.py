@@ -1,6 +1,5 @@
 """Makes docs/experiments.md, and what README and docs/compression.md say of it, from docs/results.
 
-
 python scripts/experiments_page.py report/results.json ...    takes in the experiments of these runs first
 python scripts/experiments_page.py --check                    exit status 1 if a page differs from its results
 """

@@ -6,8 +6,10 @@ here, in a fraction of the time that processes and packets take. What is reporte
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +18,10 @@ if TYPE_CHECKING:
     from worker_lib.compress import Compressor, Message
 
 Array = npt.NDArray[Any]
+
+_COUNTERS: Final = (
+    "bytes_sent", "bytes_received", "packets_sent", "packets_received", "packets_data", "packets_skip",
+)  # fmt: skip
 
 
 class Lockstep:
@@ -82,3 +88,59 @@ def best_of(
         if found is not None and (best is None or found < limit):
             best, limit = candidate, found
     return best
+
+
+class ThreadSession:
+    """One worker's place in `in_threads`: the part of a session that the methods for convex problems use.
+
+    Sums are exact to a float64's rounding and in the order of ranks, as wide lanes would have them.
+
+    Attributes:
+        rank, world_size: as in a session.
+        numbers: given to sums so far, zeros included.
+    """
+
+    def __init__(self, rank: int, world_size: int, held: list[Any], barrier: threading.Barrier) -> None:
+        self.rank, self.world_size, self.numbers = rank, world_size, 0
+        self._held, self._barrier = held, barrier
+
+    def allgather(self, x: Array) -> Array:
+        """Returns everyone's x by rank; shape (n, *x.shape)."""
+        self._held[self.rank] = x
+        self._barrier.wait()
+        out = np.stack(self._held)
+        self._barrier.wait()
+        return out
+
+    def allreduce(self, x: Array, *, op: str = "sum", **_: Any) -> Array:
+        """Sums, or averages, into x, which is returned."""
+        self.numbers += x.size
+        total = self.allgather(x.copy()).sum(axis=0)
+        x[...] = total / self.world_size if op == "avg" else total
+        return x
+
+    def stats(self) -> dict[str, int]:
+        """Zeros for the counters that a log reads: nothing is on a wire."""
+        return dict.fromkeys(_COUNTERS, 0)
+
+
+def in_threads(function: Callable[[ThreadSession], Any], workers: int) -> list[Any]:
+    """Returns what a function returns at each of n workers, which are threads; the first to fail ends all."""
+    held: list[Any] = [None] * workers
+    barrier = threading.Barrier(workers)
+
+    def call(rank: int) -> Any:
+        try:
+            return function(ThreadSession(rank, workers, held, barrier))
+        except BaseException:
+            barrier.abort()
+            raise
+
+    with ThreadPoolExecutor(workers) as pool:
+        futures = [pool.submit(call, rank) for rank in range(workers)]
+    failed = [f.exception() for f in futures if f.exception() is not None]
+    for error in failed:
+        if not isinstance(error, threading.BrokenBarrierError):
+            assert error is not None
+            raise error
+    return [f.result() for f in futures]
