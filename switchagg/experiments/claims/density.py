@@ -112,7 +112,7 @@ def outcome(every: list[dict[str, Any]], seconds: list[float], sent: list[float]
     ring = 2 * (WORKERS - 1) / WORKERS * 4 * size * 8 / RATE
     rows: list[tuple[Any, ...]] = []
     for case, took, each in zip(every, seconds, sent, strict=True):
-        # Where every rank draws its own, a block is sent if any rank has any of its elements.
+        # Ranks that draw apart: a block is sent if any of them has any of its elements.
         share = case["density"]
         if not case["alike"]:
             share = 1 - (1 - share) ** (case["block"] * WORKERS)
