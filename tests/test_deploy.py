@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
 import subprocess
+import time
 import tomllib
 import urllib.request
 from pathlib import Path
 
+import numpy as np
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 import switchagg
 import worker_lib
 from switchagg.cli.main import COMMANDS
 from switchagg.control.embedded import EmbeddedController
 from switchagg.control.switch_specs import read_configuration
+from tests.worker_lib.harness import together
 
 DOCS = Path(__file__).parent.parent / "docs"
 RULES = DOCS / "deploy" / "switchagg.rules.yml"
@@ -44,6 +49,48 @@ def test_every_metric_is_explained_and_has_an_alert(metrics: set[str]) -> None:
     used = {_ADDED.sub("", name) for name in re.findall(r"\b(?:switchagg|process)_\w+", alerts)}
     assert ours <= used
     assert used <= metrics
+
+
+def test_the_dashboard_shows_what_is_exported() -> None:
+    """Every series of the dashboard, with its labels, is there while a job runs."""
+    dashboard = json.loads((DOCS / "deploy" / "grafana.json").read_text())
+    panels = dashboard["panels"]
+    series = [(target["expr"], target["legendFormat"]) for panel in panels for target in panel["targets"]]
+    assert len(series) > 15
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    cells = [
+        (x, y)
+        for panel in panels
+        for x in range(panel["gridPos"]["x"], panel["gridPos"]["x"] + panel["gridPos"]["w"])
+        for y in range(panel["gridPos"]["y"], panel["gridPos"]["y"] + panel["gridPos"]["h"])
+    ]
+    assert len(cells) == len(set(cells)), "panels overlap"
+    assert max(x for x, _ in cells) < 24, "Grafana has 24 columns"
+    labels: dict[str, set[str]] = {}
+    wanted = {name for expr, _ in series for name in re.findall(r"switchagg_\w+", expr)}
+
+    def train(session: worker_lib.Session) -> None:
+        deadline = time.monotonic() + 60
+        while True:  # all ranks together; rank 0 looks
+            session.allreduce(np.ones(100_000, np.float32))
+            if session.rank == 0:
+                with urllib.request.urlopen(f"{controller.url}/metrics", timeout=20) as answer:
+                    text = answer.read().decode()
+                for family in text_string_to_metric_families(text):
+                    for sample in family.samples:
+                        labels.setdefault(sample.name, set()).update(sample.labels)
+            if session.broadcast_object(wanted <= set(labels) or time.monotonic() > deadline):
+                return
+            time.sleep(0.1)
+
+    with EmbeddedController() as controller:
+        together(controller.url, 2, train)
+    assert wanted <= set(labels), wanted - set(labels)
+    for expr, legend in series:
+        own = set.union(*(labels[name] for name in re.findall(r"switchagg_\w+", expr)))
+        used = {each.strip() for group in re.findall(r"by \(([^)]*)\)", expr) for each in group.split(",")}
+        used |= set(re.findall(r"(\w+)=", expr)) | set(re.findall(r"{{(\w+)}}", legend))
+        assert used <= own, (expr, legend, used - own)
 
 
 def test_the_version_is_one() -> None:
