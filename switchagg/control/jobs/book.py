@@ -363,17 +363,19 @@ class JobBook:
         ]
         if not lost:
             return
+        # In a failover members know of no later generation than the one that they leave.
+        there = job.failover.former[1].id if job.failover and job.failover.former else job.id
         for member in lost:
             member.why = why
             if member.admission is not None:
-                self._effects.add(SendEvent(member, _lost_event(job, job.id, [member.rank], why)))
+                self._effects.add(SendEvent(member, _lost_event(job, there, [member.rank], why)))
             self._lifecycle.end_member(member, MemberState.lost)
             text = f"rank {member.rank} of job {job.name!r} is lost: {why}"
             self._effects.log(EventKind.lost, text, job, rank=member.rank)
         if self._lifecycle.end_if_empty(job) or job.state is JobState.failed:
             return
         ranks = sorted(member.rank for member in lost)
-        event = _lost_event(job, job.id, ranks, why)
+        event = _lost_event(job, there, ranks, why)
         if job.on_loss is OnLoss.fail:
             self._lifecycle.fail(job, f"{list_ranks(ranks, ' is', ' are')} lost: {why}", event)
         else:

@@ -210,7 +210,7 @@ class JobLifecycle:
         self._release(job, AdmissionError(f"job {job.name!r} has failed: {why}", "failed"))
         self.free_ranges(job)
         job.state = JobState.failed
-        self._effects.send_all(job, {**event, "job": job.id})
+        self._effects.send_all(job, {"job": job.id, **event})
         self._effects.save(job)
         self._effects.log(EventKind.failed, f"job {job.name!r} has failed: {why}", job)
 

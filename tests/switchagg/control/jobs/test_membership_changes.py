@@ -339,6 +339,8 @@ def test_a_rank_is_lost_while_its_job_leaves_a_drained_switch(removed: bool) -> 
     jobs.lost([two], "its process ended")
     done = jobs.poll()
     assert removed == (Remove(there) in done)
+    # The generation that they know: they have not heard of the next one.
+    assert [(event["event"], event["job"]) for event in told(done, zero)] == [("lost", there.id)]
     (refused,) = (each for each in only(done, AnswerStep) if each.member is zero)
     assert (refused.step, refused.refusal.code) == (ChangeStep.replay, "switch")
     for member, completed in ((zero, 3), (one, 4)):
