@@ -34,6 +34,7 @@ SHELLS = (
     "switchagg/control/service.py",  # both servers
     "worker_lib/compress/base.py",  # a compressor without a seed draws one
     "worker_lib/embedded.py",  # a process
+    "worker_lib/ray.py",  # meets in Ray's key-value store
     "worker_lib/join.py",  # the HTTP client
     "worker_lib/sparse.py",  # measures what an element and a row cost
     "worker_lib/torch",  # PyTorch's threads, stores and time-outs

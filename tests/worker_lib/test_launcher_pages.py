@@ -20,7 +20,7 @@ pytestmark = [
 ]
 
 PAGE = (Path(__file__).parents[2] / "docs" / "launchers.md").read_text()
-NUMPY, TORCH = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+NUMPY, TORCH, *_ = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 SRUN, TORCHRUN, MPIRUN = re.findall(r"^```sh\n(#!/bin/bash\n.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 
 (ONE_HOST,) = re.findall(r"^```sh\n(mpirun .*?)^```", PAGE, re.MULTILINE | re.DOTALL)
