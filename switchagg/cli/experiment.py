@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import sys
 import time
 from pathlib import Path
@@ -71,8 +70,8 @@ def run(args: argparse.Namespace) -> int:
     if len(experiments) == 1 and (reason := experiments[0].missing()) is not None:
         raise UsageError(f"{experiments[0].name}: {reason}")
     parts = args.out / "parts"
-    if not args.resume:
-        shutil.rmtree(parts, ignore_errors=True)
+    for path in [] if args.resume else [p for each in experiments for p in parts.glob(f"{each.name}-*.json")]:
+        path.unlink()
     settings = runner.Settings(quick=args.quick, seed=args.seed, parts=parts)
     started = time.monotonic()
     records: list[Record] = []
