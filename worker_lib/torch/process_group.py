@@ -498,6 +498,16 @@ def _by_gloo(
         what: values that are the same at all ranks, if they call the same.
         each: one call for each item of the lists in `args`: gloo's own call for all is not in Python.
     """
+    calls = list(zip(*args, strict=True)) if each else [tuple(args)]
+    given, steps = opts, []
+    if beneath == "_reduce_scatter_base" and versions.scatters_sums_only() and opts.reduceOp != ReduceOp.SUM:
+        beneath, given = "allreduce", _options(c10d.AllreduceOptions, None, opts.timeout, opts.reduceOp)
+        wholes = [input.clone() for _, input in calls]
+        steps = [
+            partial(_take_part, output, whole, communicator.rank)
+            for (output, _), whole in zip(calls, wholes, strict=True)
+        ]
+        calls = [([whole],) for whole in wholes]
     seconds = opts.timeout.total_seconds()
     said = ", ".join(str(each).removeprefix("torch.").removeprefix("RedOpType.") for each in what)
     communicator.gloo_calls.marked = not communicator.fallen_back
@@ -506,12 +516,16 @@ def _by_gloo(
         communicator.gloo_calls.start(
             f"{name}({said}) through gloo",
             seconds if seconds > 0 else None,
-            partial(getattr(communicator.gloo, beneath), *call, opts),
+            partial(getattr(communicator.gloo, beneath), *call, given),
             of_all=name != "scatter" and (root is None or root == communicator.rank),
         )
-        for call in (zip(*args, strict=True) if each else [args])
+        for call in calls
     ]
-    return communicator.collectives._work(name, parts, args[0], [], opts)
+    return communicator.collectives._work(name, parts, args[0], steps, opts)
+
+
+def _take_part(output: torch.Tensor, whole: torch.Tensor, rank: int) -> None:
+    output.copy_(whole.view(-1)[rank * output.numel() :][: output.numel()].view(output.shape))
 
 
 def _until(limit: float) -> timedelta:

@@ -72,6 +72,11 @@ def end_gloo(gloo: Any) -> None:
         time.sleep(_REST_SECONDS)
 
 
+def scatters_sums_only() -> bool:
+    """True where gloo's reduce-scatter of one tensor adds, whatever it is asked for, and says nothing."""
+    return release() < _NEWEST
+
+
 def untraced(kind: type[_T]) -> type[_T]:
     """Keeps torch.compile out of the methods of a class, and of all that they call.
 

@@ -19,6 +19,8 @@ from tests.worker_lib.torch.test_ddp import wrapped
 from tests.worker_lib.torch.worlds import OWN_SWITCH, run
 
 GLOO = {"fallback": "gloo"}
+# Ranks that share slots add up without the switch.
+PACKETS = {**OWN_SWITCH, "SWITCHAGG_TRANSPORT": "shm"}
 
 
 def kill_the_switch() -> None:
@@ -85,8 +87,14 @@ def _sums(seed: int) -> tuple[bool, list[float]]:
 @pytest.mark.parametrize("turn", range(3))
 def test_random_collectives_while_the_switch_dies(turn: int) -> None:
     seed = seed_of_this_run() % 2**31 + turn
-    outcomes = run(3, _sums, seed, options=GLOO, environment=OWN_SWITCH, timeout=40)
+    outcomes = run(3, _sums, seed, options=GLOO, environment=PACKETS, timeout=40)
     assert [fallen for fallen, _ in outcomes] == [True] * 3
+    assert len({tuple(digests) for _, digests in outcomes}) == 1
+
+
+def test_ranks_that_share_slots_do_not_fall_back() -> None:
+    outcomes = run(3, _sums, seed_of_this_run() % 2**31, options=GLOO, environment=OWN_SWITCH, timeout=40)
+    assert [fallen for fallen, _ in outcomes] == [False] * 3
     assert len({tuple(digests) for _, digests in outcomes}) == 1
 
 
@@ -103,7 +111,7 @@ def _last_result() -> bool:
 
 
 def test_a_switch_that_dies_at_the_end() -> None:
-    assert run(2, _last_result, options=GLOO, environment=OWN_SWITCH) == [True, True]
+    assert run(2, _last_result, options=GLOO, environment=PACKETS) == [True, True]
 
 
 def _trained() -> list[float]:
@@ -117,7 +125,7 @@ def _trained() -> list[float]:
 
 
 def test_ddp_goes_on() -> None:
-    for losses in run(2, _trained, options=GLOO, environment=OWN_SWITCH):
+    for losses in run(2, _trained, options=GLOO, environment=PACKETS):
         assert all(loss < 5 for loss in losses)
 
 
@@ -132,7 +140,7 @@ def _without() -> None:
 
 
 def test_without_it_there_is_an_error() -> None:
-    run(2, _without, environment=OWN_SWITCH)
+    run(2, _without, environment=PACKETS)
 
 
 def _mismatch() -> None:
