@@ -33,6 +33,7 @@ import torch
 from torch.distributed import distributed_c10d as c10d
 
 from switchagg.errors import CollectiveTimeout, MismatchError, SessionBrokenError, SwitchAggError, SwitchError
+from worker_lib.membership import Gone
 from worker_lib.session import Session
 from worker_lib.session_state import DONE, MISMATCH
 from worker_lib.work import Work
@@ -285,8 +286,11 @@ class GlooFallback:
 
     def _lose_if(self, error: SwitchAggError) -> None:
         """Takes the switch for lost if the error says so, or another thread has found it; else raises it."""
+        monitor = self.session._state.monitor
         if isinstance(error, SwitchError):
             self._lose(str(error))
+        elif monitor is not None and isinstance(monitor.over, Gone):
+            self._lose(monitor.over.text)  # which a call outside of this object has found first
         elif not self.lost.wait(_GRACE):
             raise error
 
