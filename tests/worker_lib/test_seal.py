@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
+import pickle
 import random
 import shutil
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -26,6 +29,7 @@ from tests.worker_lib.lying_switch import Lies, LyingSwitch, Told
 from tests.worker_lib.test_check import RANKS, Float, many_sums, none_wrong, packed, tensors, unpacked, work
 from worker_lib import _native
 from worker_lib.plan import Words
+from worker_lib.secret import read_secret
 
 SECRET: Final = bytes(range(32))
 
@@ -63,21 +67,43 @@ def test_contributions_are_those_of_the_reference(rng: random.Random, ranks: int
         assert unpacked(native) == seal.contribution(keys, rank, ranks, values, number, digest)
 
 
-# For other implementations: the secret 00 01 ... 1f, nonces of 16 bytes 00 and of 16 bytes 01, K = 18, packet
-# number 0x0102030405, digests 6 and 7, words 1, 2, ..., 12 at both ranks.
-VECTORS: Final = (
-    "1e748f5b5742729ea9fe39a7e01a49d2a2affd81fe099faf57cb7f28ac8f4032680fc982"
-    "79bbe1dd5a8fd65a8027284985a9f3df72cdc6c5b9453b8f25fdab2a491a9eca9c7f6427",
-    "c4bb500cf357b78587c73851b47bea11ca849be495425b5589ec0a83072166c61b5df27d"
-    "d319ece22fa63b0922925c332d038db66ddf60a1b89e565f92871827109bb8ae0ab1100e",
-)
+# For other implementations.
+VECTORS: Final = json.loads((Path(__file__).parents[2] / "docs" / "sealed-sums.json").read_text())["cases"]
 
 
-def test_vectors() -> None:
-    nonces = [bytes([r] * 16) for r in range(2)]
-    for rank, vector in enumerate(VECTORS):
-        native = _native.Seal(SECRET, nonces, rank, 18)
-        assert native.sealed(0x0102030405, (6, 7), 2, packed(range(1, 13))).hex() == vector
+@pytest.mark.parametrize("case", VECTORS)
+def test_vectors(case: dict[str, Any]) -> None:
+    secret, nonces = bytes.fromhex(case["secret"]), [bytes.fromhex(each) for each in case["nonces"]]
+    keys = seal.Keys(secret, nonces)
+    assert (keys.pads.hex(), keys.weights.hex()) == (case["pads_key"], case["weights_key"])
+    size, ranks = case["words_a_packet"], len(nonces)
+    first, second = case["digests"]
+    for rank, (words, contribution) in enumerate(zip(case["words"], case["contributions"], strict=True)):
+        native = _native.Seal(secret, nonces, rank, size)
+        sealed = native.sealed(case["packet_number"], (first, second), ranks, bytes.fromhex(words))
+        assert sealed.hex() == contribution
+    added = [unpacked(bytes.fromhex(each)) for each in case["contributions"]]
+    result = [sum(each) % (1 << 32) for each in zip(*added, strict=True)]
+    assert packed(result).hex() == case["result"]
+    opened = [
+        (word - pad) % (1 << 32)
+        for word, pad in zip(result, unpacked(bytes.fromhex(case["pad_of_all"])), strict=True)
+    ]
+    assert packed(opened).hex() == case["opened"]
+    data = [unpacked(bytes.fromhex(each)) for each in case["words"]]
+    assert opened[: size - seal.WORDS] == [sum(each) % (1 << 32) for each in zip(*data, strict=True)]
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the command openssl, as the other cipher")
+@pytest.mark.parametrize("case", VECTORS)
+def test_vectors_are_those_of_the_reference(case: dict[str, Any]) -> None:
+    keys = seal.Keys(bytes.fromhex(case["secret"]), [bytes.fromhex(each) for each in case["nonces"]])
+    number, size = case["packet_number"], case["words_a_packet"]
+    assert packed(seal.pad(keys, 0, number, size)).hex() == case["pad_of_all"]
+    for rank, words in enumerate(case["words"]):
+        data = unpacked(bytes.fromhex(words))
+        sent = seal.contribution(keys, rank, len(case["nonces"]), data, number, tuple(case["digests"]))
+        assert packed(sent).hex() == case["contributions"][rank]
 
 
 # ---------------------------------------------------------------------- a hostile switch
@@ -201,6 +227,30 @@ def test_another_job_of_the_same_secret_does_not_fit(rng: random.Random) -> None
     recorder = Recorder()
     assert all(of[0].native.status == DONE for of in run_sealed(recorder, xs, 32, sparse=False))
     sums = run_sealed(Replays(recorder.results), xs, 32, sparse=False)
+    assert all(of[0].native.status != DONE for of in sums)
+
+
+class OldNonces(Lies):
+    """Tells ranks the nonces of an earlier session, so that its keys would return."""
+
+    def __init__(self, recorded: dict[int, Words], bits: set[int]) -> None:
+        self.recorded, self.bits, self.told = recorded, bits, 0
+
+    def result(self, told: Told) -> Words | None:
+        if told.number >= 4 or told.bit not in self.bits or told.number not in self.recorded:
+            return told.words
+        self.told += 1
+        return self.recorded[told.number]
+
+
+@pytest.mark.parametrize("bits", [{1}, {0, 1, 2}], ids=["one", "all"])
+def test_nonces_of_an_earlier_session_are_refused(rng: random.Random, bits: set[int]) -> None:
+    xs = tensors(rng, 1, sparse=False)
+    recorder = Recorder()
+    run_sealed(recorder, xs, 32, sparse=False)
+    lies = OldNonces(recorder.results, bits)
+    sums = run_sealed(lies, xs, 32, sparse=False)
+    assert lies.told
     assert all(of[0].native.status != DONE for of in sums)
 
 
@@ -346,6 +396,21 @@ def refused(session: worker_lib.Session) -> list[str]:
 def test_an_or_is_refused(host: EmbeddedController, secret: str) -> None:
     for told in together(host.url, 2, refused, seal=secret):
         assert all("op is 'or' in a sealed job" in each for each in told)
+
+
+def test_a_secret_shows_itself_to_nobody(secret: str) -> None:
+    read = read_secret(secret)
+    assert (read.show(), len(read), bool(read)) == (SECRET, 32, True)
+    for shown in (repr(read), str(read), f"{read}", repr([read]), repr({"secret": read})):
+        assert "32 secret bytes" in shown
+        assert repr(SECRET)[2:-1] not in shown
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        with pytest.raises(TypeError, match="cannot be pickled"):
+            pickle.dumps(read, protocol)
+    with pytest.raises(worker_lib.SwitchAggError) as caught:
+        worker_lib.connect("http://127.0.0.1:1", "job", 0, 2, seal=secret, timeout=1)
+    told = traceback.TracebackException.from_exception(caught.value, capture_locals=True)
+    assert repr(SECRET)[2:-1] not in "".join(told.format())
 
 
 def test_without_a_secret_nothing_is_sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
