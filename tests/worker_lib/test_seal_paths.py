@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 import worker_lib
@@ -15,13 +16,15 @@ from switchagg.control.embedded import EmbeddedController
 from tests.seeds import seed_of_this_run
 from tests.switchagg.control.switch_trees import switch_tree
 from tests.switchagg.control.test_tree_of_switches import at_leaves
+from tests.waiting import eventually
 from tests.worker_lib.generations import DONE, SECOND, WORDS, Cluster, Sum
 from tests.worker_lib.harness import together
 from tests.worker_lib.lying_switch import Lies, LyingSwitch, Told
 from tests.worker_lib.test_check import RANKS, Float, tensors
-from tests.worker_lib.test_seal import SECRET, results, run_sealed, sealed_work, written
+from tests.worker_lib.test_seal import SECRET, results, run_sealed, sealed_work, uniform, written
+from worker_lib import _native
 from worker_lib.compress import IntSGD, PowerSGD, RandomBlocks, Rotation, StochasticRounding
-from worker_lib.plan import Words
+from worker_lib.plan import DType, Kind, ReduceOp, Words
 
 PROGRAMS: Final = Path(__file__).parents[2] / "p4"
 
@@ -49,29 +52,37 @@ class Every(Lies):
 
 
 class DamagesOne(Every):
-    """Gives rank 1 a wrong RESULT of one packet, twice: it has the job moved in the middle of the tensor."""
+    """Gives rank 1 wrong RESULTs of one packet, as long as the job is at its first place."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
-        self.number, self.left, self.before = number, 2, 0
+        self.number, self.before = number, 0
+        self.switch = LyingSwitch(self)
+        self.place: int | None = None  # the job's first sequence number
 
     def result(self, told: Told) -> Words | None:
-        if told.words is not None and told.number == self.number and told.bit == 1 and self.left:
-            self.left -= 1
+        if self.place is None:
+            self.place = self.switch.first_seq
+        there = self.switch.first_seq == self.place
+        if told.words is not None and told.number == self.number and told.bit == 1 and there:
             told.words[3] += 1
-            if not self.left:  # what has come until now, came before the move
-                self.before = max(number for number, _ in self.came)
+            self.before = max(number for number, _ in self.came)  # before the move
         return told.words
 
 
 def test_a_move_in_the_middle_of_a_tensor_sends_the_same_words(rng: random.Random) -> None:
     """Other words of the same numbers would be under the same pads: their difference would show."""
     random_numbers = np.random.default_rng(rng.randrange(1 << 30))
-    xs = [[random_numbers.standard_normal(20_000).astype(np.float32) for _ in range(RANKS)]]
-    right = results(run_sealed(Lies(), xs, 32, sparse=False))
+    xs = [random_numbers.standard_normal(20_000).astype(np.float32) for _ in range(RANKS)]
+    right = results(run_sealed(Lies(), [xs], 32, sparse=False))
     lies = DamagesOne(40)
-    assert results(run_sealed(lies, xs, 32, sparse=False)) == right
-    assert not lies.left
+    with Cluster(RANKS, switch=lies.switch, secret=SECRET) as cluster:
+        sums = [Float(cluster.engines[r], r, xs[r], 32, sparse=False) for r in range(RANKS)]
+        eventually(lambda: cluster.engines[1].damage == lies.number)
+        cluster.replay()
+        for each in sums:
+            assert each.engine.wait(each.native, 20 * SECOND) == DONE
+    assert [[each.out.tobytes()] for each in sums] == right
     assert max(number for number, _ in lies.came) > lies.before  # it was in the middle
     again = {at: came for at, came in lies.came.items() if len(came) > 1}
     assert {bit for number, bit in again if number == lies.number} == set(range(RANKS))
@@ -194,3 +205,61 @@ def test_two_flips_that_would_cancel_in_32_bits_are_noticed() -> None:
                 cluster.replay()
         assert lies.told
         assert all(each.native.status != DONE for each in sums)
+
+
+def seen(x: npt.NDArray[Any], *, dense_integers: bool) -> dict[int, Words]:
+    """Rank 0's contributions behind the exchange of nonces, all of a sum of `x` at both ranks."""
+    lies = Every()
+    with Cluster(2, switch=LyingSwitch(lies), secret=SECRET) as cluster:
+        xs, outs = [x.copy() for _ in range(2)], [np.empty_like(x) for _ in range(2)]
+        works = []
+        for r, engine in cluster.engines.items():
+            call = _native.Call(
+                kind=Kind.ALLREDUCE, op=ReduceOp.SUM, dtype=DType.I32 if dense_integers else DType.F32,
+                bits=32, sparse=not dense_integers, block=16, count=x.size, fingerprint_count=x.size,
+                workers=2, rank=r, input=xs[r].ctypes.data, in_end=x.size,
+                output=outs[r].ctypes.data, out_end=x.size, zero_fill=True,
+            )  # fmt: skip
+            works.append((engine, engine.submit(call, 30 * SECOND, True, engine.generation), outs[r]))
+        for engine, submitted, out in works:
+            assert submitted is not None
+            assert engine.wait(submitted, 20 * SECOND) == DONE
+            np.testing.assert_allclose(out, 2 * x, rtol=0, atol=0 if dense_integers else 1e-5)
+    return {number: came[0] for (number, bit), came in lies.came.items() if bit == 0 and number > 1}
+
+
+def test_dense_integers_show_their_size_alone(rng: random.Random) -> None:
+    """The mode without plans: zeros and numbers give the same packets, one header and uniform words."""
+    zeros = np.zeros(20_000, np.int32)
+    numbers = np.random.default_rng(rng.getrandbits(32)).integers(-1000, 1000, zeros.size).astype(np.int32)
+    one, other = seen(zeros, dense_integers=True), seen(numbers, dense_integers=True)
+    assert one.keys() == other.keys()
+    header = min(one)
+    assert (one[header] == other[header]).all()
+    for packets in (one, other):
+        assert uniform(np.concatenate([packets[number] for number in sorted(packets) if number > header]))
+
+
+def test_floats_with_plans_show_more(rng: random.Random) -> None:
+    """As docs/security.md says: which blocks are zero, and exponents."""
+    numbers = np.random.default_rng(rng.getrandbits(32)).standard_normal(20_000).astype(np.float32)
+    some = np.where(np.arange(numbers.size) % 64 < 32, numbers, np.float32(0))
+    one, other = (seen(x, dense_integers=False) for x in (numbers, some))
+    assert len(one) > len(other)
+    plans = [number for number in sorted(one)[1:20] if not uniform(one[number]) or not uniform(other[number])]
+    assert any((one[number] != other[number]).any() for number in plans)
+
+
+def fixed(session: worker_lib.Session) -> tuple[npt.NDArray[np.float32], int]:
+    before = session.stats()["blocks_skipped"]
+    x = np.zeros(50_000, np.float32)
+    x[:9] = session.rank + 1
+    total = session.allreduce(x, compressor=StochasticRounding(unit=2.0**-8, blocks="dense"))
+    return total, session.stats()["blocks_skipped"] - before
+
+
+def test_floats_on_one_fixed_scale_need_no_plan(host: EmbeddedController, secret: str) -> None:
+    for total, skipped in together(host.url, 2, fixed, seal=secret):
+        assert (total[:9] == 3).all()
+        assert not total[9:].any()
+        assert skipped == 0

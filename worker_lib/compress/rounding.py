@@ -60,6 +60,7 @@ class GuardedGrid(Compressor):
     """
 
     unbiased = True
+    _blocks = "auto"
 
     def __init__(self, bits: int, seed: int = 0) -> None:
         super().__init__(seed)
@@ -80,7 +81,8 @@ class GuardedGrid(Compressor):
         units = np.full(1, self.unit(x.size, round), x.dtype)
         top, key = lanes.top(self.bits, round.world_size), new_key(self._private_draws(round))
         words, cut = to_words(values, units, x.size, self.bits, top, key)
-        return Message(np.concatenate([words, Guard.words(infinite, cut)]), kept=(x.size, units))
+        sent = np.concatenate([words, Guard.words(infinite, cut)])
+        return Message(sent, blocks=self._blocks, kept=(x.size, units))
 
     def own(self, message: Message, shared: Words | None, round: Round) -> Floats:
         """Returns exactly this rank's addend."""
@@ -114,15 +116,19 @@ class StochasticRounding(GuardedGrid):
         unit: the grid's distance.
         bits: width of lanes; a rank's value must be within unit * floor((2^(bits-1) - 1) / n).
         seed: see `Compressor`.
+        blocks: ``"dense"`` sends everything without a plan: in a sealed job the path then sees sizes only.
 
     Raises:
-        UsageError: a unit that is not a positive number, or such a width.
+        UsageError: a unit that is not a positive number, or such a width, or such blocks.
     """
 
     parameters = ("_unit", "bits")
 
-    def __init__(self, unit: float, bits: int = 16, seed: int = 0) -> None:
+    def __init__(self, unit: float, bits: int = 16, seed: int = 0, *, blocks: str = "auto") -> None:
         super().__init__(bits, seed)
+        if blocks not in ("auto", "sparse", "dense"):
+            raise UsageError(f"blocks is {blocks!r}; accepted: 'auto', 'sparse', 'dense'")
+        self._blocks = blocks
         if not isinstance(unit, int | float) or not 0 < unit < math.inf:
             raise UsageError(f"unit is {unit!r}; accepted: a number greater than 0")
         self._unit = float(unit)
