@@ -190,6 +190,7 @@ def _sharded(seed: int, mesh_shape: tuple[int, ...], reshard: bool) -> tuple[lis
     return losses, digest(model)
 
 
+@pytest.mark.skipif(versions.scatters_sums_only(), reason="this torch's gloo gives sums for FSDP2's averages")
 @pytest.mark.parametrize(
     ("mesh", "reshard"), [((2,), True), ((2,), False), ((2, 2), True)], ids=["fsdp2", "kept", "hsdp"]
 )
