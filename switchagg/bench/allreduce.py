@@ -58,6 +58,7 @@ class Measurement:
 
     Attributes:
         seconds: of a call, one number a timed round.
+        call_seconds: of each timed call, at the rank where it took longest.
         late: seconds from the common start until the last rank woke, one number a timed round.
         counters: growth over all timed calls, summed over ranks.
         cpu_seconds: processor time of all ranks, and of the switch where there is one, over all timed calls.
@@ -70,6 +71,7 @@ class Measurement:
     cell: Cell
     variant: Variant
     seconds: list[float] = field(default_factory=list)
+    call_seconds: list[float] = field(default_factory=list)
     late: list[float] = field(default_factory=list)
     counters: dict[str, float] = field(default_factory=dict)
     cpu_seconds: float = 0.0
@@ -107,9 +109,14 @@ class Measurement:
         """Signal-to-noise ratio of the results in dB, by distribution of the data."""
         return {str(name): decibels(*power) for name, power in self.power.items()}
 
+    def quantile(self, share: float) -> float:
+        """The shortest time of a call that a share of all timed calls did not exceed, in seconds."""
+        return float(np.quantile(self.call_seconds, share, method="inverted_cdf"))
+
     def add(self, measured: Sequence[Measured], others_cpu_seconds: float) -> None:
         """Adds all ranks' measurements of one timed round, and processor time of other processes."""
         self.seconds.append(max(one.seconds for one in measured) / self.cell.calls)
+        self.call_seconds += (max(call) for call in zip(*(one.calls for one in measured), strict=True))
         self.late.append(max(one.late for one in measured))
         self.cpu_seconds += sum(one.cpu_seconds for one in measured) + others_cpu_seconds
         for one in measured:

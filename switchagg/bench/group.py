@@ -6,7 +6,6 @@ rank     python -m switchagg.bench.group CONFIG: joins its peers, then carries o
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import importlib
 import json
@@ -23,7 +22,6 @@ from switchagg.launch.processes import Output, Processes
 from switchagg.processor_time import process_seconds
 
 START_SECONDS: Final = 60.0
-_PR_SET_TIMERSLACK: Final = 29
 
 
 class CommandRunner(Protocol):
@@ -97,9 +95,8 @@ class Group:
 def serve(config_text: str) -> None:
     """Runs one rank until the parent closes the connection."""
     config = json.loads(config_text)
-    rank = config["rank"] if config["rank"] >= 0 else int(os.environ["OMPI_COMM_WORLD_RANK"])
-    # The default slack of 50 microseconds would be a good part of a short call.
-    ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
+    # A launcher's processes have the same arguments, and a variable that tells them apart.
+    rank = config["rank"] if isinstance(config["rank"], int) else int(os.environ[config["rank"]])
     mine = RankConfig(
         rank, config["workers"], Path(config["directory"]), config["timeout"], config["options"]
     )

@@ -68,6 +68,8 @@ def _run_to_json(measurement: Measurement) -> dict[str, Any]:
             "min": min(measurement.seconds),
             "median": statistics.median(measurement.seconds),
             "max": max(measurement.seconds),
+            "call_p50": measurement.quantile(0.5),
+            "call_p99": measurement.quantile(0.99),
         },
         "algbw_GBps": measurement.algbw / 1e9,
         "busbw_GBps": measurement.busbw / 1e9,
@@ -96,8 +98,8 @@ def _stats(measurement: Measurement) -> dict[str, Any]:
 
 
 _HEADINGS = (
-    "system", "via", "bits", "loss", "min ms", "median", "max", "algbw GB/s", "busbw", "x gloo", "x floor",
-    "cpu ms", "wire MB", "resent", "checked", "SNR dB",
+    "system", "via", "bits", "loss", "min ms", "median", "max", "p99", "algbw GB/s", "busbw", "x gloo",
+    "x floor", "cpu ms", "wire MB", "resent", "checked", "SNR dB",
 )  # fmt: skip
 
 
@@ -121,8 +123,13 @@ def _row(measurement: Measurement, members: Iterable[Measurement]) -> tuple[str,
         f"{variant.loss:.3g}" if variant.loss else "",
     )
     if not measurement.seconds:
-        return (*start, *[""] * 10, "failed", "")
-    times = (min(measurement.seconds), statistics.median(measurement.seconds), max(measurement.seconds))
+        return (*start, *[""] * 11, "failed", "")
+    times = (
+        min(measurement.seconds),
+        statistics.median(measurement.seconds),
+        max(measurement.seconds),
+        measurement.quantile(0.99),
+    )
     by_system = {other.variant.system: other.algbw for other in members if other.seconds}
     ratios = tuple(
         significant(measurement.algbw / by_system[base]) if base in by_system else ""
@@ -153,10 +160,11 @@ def _row(measurement: Measurement, members: Iterable[Measurement]) -> tuple[str,
 
 
 LEGEND = """\
-Times are of one call, from a common start to the return of the last rank; x gloo and x floor are ratios of
-algbw. cpu: processor time of all ranks (and the switch) a call. wire: UDP payload that all workers send and
-receive a call; resent: packets that they send again a call. checked: the sum is right and the same to the
-bit on all ranks.
+Times are of one call, from a common start to the return of the last rank; of calls under 4 MB several are
+made back to back. p99: of single calls, each at the rank where it took longest. x gloo and x floor are
+ratios of algbw. cpu: processor time of all ranks (and the switch) a call. wire: UDP payload that all workers
+send and receive a call; resent: packets that they send again a call. checked: the sum is right and the same
+to the bit on all ranks.
 SNR: of the result on normal data / on heavy-tailed data (Student's t, 3 degrees of freedom)."""
 
 

@@ -37,7 +37,7 @@ def add_parser(subparsers: Any) -> None:
     kinds = bench.add_subparsers(dest="benchmark", required=True, metavar="BENCHMARK")
     for add, measure in (
         (_add_allreduce, _allreduce), (_add_ddp, _ddp), (_add_fsdp, _fsdp), (_add_policy, _policy),
-        (_add_io, _io),
+        (_add_io, _io), (_add_peers, _peers),
     ):  # fmt: skip
         parser = add(kinds)
         parser.set_defaults(measure=measure)
@@ -48,7 +48,7 @@ def _add_allreduce(kinds: Any) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = kinds.add_parser(
         "allreduce",
         help="all-reduce of one tensor, results checked",
-        description="This project's all-reduce beside gloo's, OpenMPI's and the floor under UDP.",
+        description="This project's all-reduce beside gloo's, MPI's, oneCCL's and the floor under UDP.",
         epilog=_ALLREDUCE_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -74,7 +74,8 @@ def _add_allreduce(kinds: Any) -> argparse.ArgumentParser:
     )
     lists.add_argument(
         "--compare",
-        help="gloo, gloo-fp16, openmpi-tcp, openmpi-shm, udp-floor, or none (all that are installed)",
+        help="gloo, gloo-fp16, openmpi-tcp, openmpi-shm, mpich, intelmpi, intelmpi-sleep, oneccl, udp-floor, "
+        "or none (all that are installed; `switchagg bench peers` installs)",
     )
     option("--repeat", type=int, default=7, help="timed rounds (%(default)s)")
     option("--warmup", type=int, default=2, help="rounds before them (%(default)s)")
@@ -220,6 +221,19 @@ def _add_io(kinds: Any) -> argparse.ArgumentParser:
     return parser
 
 
+def _add_peers(kinds: Any) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = kinds.add_parser(
+        "peers",
+        help="the systems that `bench allreduce` can compare with: what is installed, what is missing",
+        description="Lists the systems for --compare. --install puts some, from their wheels, in "
+        "environments of their own below XDG_CACHE_HOME (~/.cache), since their files have the same names.",
+    )
+    parser.add_argument(
+        "--install", default="", metavar="NAMES", help="a list of openmpi, mpich, intelmpi, oneccl; or all"
+    )
+    return parser
+
+
 def run(args: argparse.Namespace) -> int:
     """Measures, prints the table, writes the JSON.
 
@@ -312,6 +326,19 @@ def _io(args: argparse.Namespace) -> _Outcome:
     settings = io.Settings(given, **chosen(args, "words", "seconds", "repeat"))
     figures, missing = io.measure(settings)
     return io.table(figures, missing).text(), io.as_json(figures), bool(figures)
+
+
+def _peers(args: argparse.Namespace) -> _Outcome:
+    from switchagg.bench.grid import parse_list
+    from switchagg.bench.peers import registry
+    from switchagg.report.table import columns
+
+    if args.install:
+        everything = args.install == "all"
+        registry.install(registry.INSTALLABLE if everything else parse_list(args.install, "install", str))
+    found = registry.reasons()
+    rows = [(name, reason or "installed") for name, reason in found.items()]
+    return columns(rows, [False, False]), found, True
 
 
 def _numbers(text: str, name: str) -> tuple[float, ...]:

@@ -39,9 +39,8 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Runs the shell; returns its exit status. Raises `UsageError`, or as `environment.interpreter`."""
+    """Runs the shell; returns its exit status. Raises `UsageError`, or as `Environment.make`."""
     from switchagg.p4runtime import shell
-    from switchagg.p4runtime.shell import environment
 
     host, _, port = args.server.rpartition(":")
     if not host or not port.isdigit():
@@ -64,10 +63,10 @@ def run(args: argparse.Namespace) -> int:
         "facts": _facts(),
         **{name: path and str(path) for name, path in files.items()},
     }
-    python = environment.interpreter()
+    python = shell.ENVIRONMENT.make("switchagg shell")
     process = subprocess.Popen(
         [python, "-I", str(Path(shell.__file__).with_name("session.py")), json.dumps(settings)],
-        env={**os.environ, "IPYTHONDIR": str(environment.folder() / "ipython")},
+        env={**os.environ, "IPYTHONDIR": str(shell.ENVIRONMENT.folder / "ipython")},
     )
     while True:
         try:

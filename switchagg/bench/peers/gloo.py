@@ -59,15 +59,14 @@ class GlooEndpoint(Endpoint):
         else:
             work.prepared = [self._torch.from_numpy(x) for x in work.tensors]
 
-    def reduce(self, work: Work) -> None:
+    def reduce(self, work: Work, call: int) -> None:
+        tensor = work.prepared[call]
         if work.system == "gloo-fp16":
-            for tensor in work.prepared:
-                half = tensor.to(self._torch.float16)
-                self._distributed.all_reduce(half)
-                tensor.copy_(half)
+            half = tensor.to(self._torch.float16)
+            self._distributed.all_reduce(half)
+            tensor.copy_(half)
         else:
-            for tensor in work.prepared:
-                self._distributed.all_reduce(tensor)
+            self._distributed.all_reduce(tensor)
 
     def close(self) -> None:
         self._distributed.destroy_process_group()

@@ -47,10 +47,8 @@ class NoOpEndpoint(SwitchaggEndpoint):
             touch=False,
         )
 
-    def reduce(self, work: Work) -> None:
-        move: Any = self.session._no_op
-        for size in work.union_bytes:
-            move(size)
+    def reduce(self, work: Work, call: int) -> None:
+        self.session._no_op(work.union_bytes[call])
 
 
 open_endpoint = NoOpEndpoint

@@ -61,8 +61,8 @@ class Endpoint(ABC):
         """Does what a program does once for a tensor that it keeps, such as wrapping it. Not timed."""
 
     @abstractmethod
-    def reduce(self, work: Work) -> None:
-        """Sums every tensor of the work over all ranks, in place, one call after the other. Timed."""
+    def reduce(self, work: Work, call: int) -> None:
+        """Sums tensor `call` of the work over all ranks, in place. Timed."""
 
     def counters(self) -> dict[str, float]:
         """Counters since the start; the parent reports their growth a call."""

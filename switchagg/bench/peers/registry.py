@@ -8,14 +8,19 @@ from itertools import product
 
 from switchagg.bench.grid import Settings, Variant, format_list, numpy_dtype
 from switchagg.bench.peers.gloo import GlooPeer
+from switchagg.bench.peers.mpi import INTEL, MPICH, OPENMPI, WAYS, MpiPeer
 from switchagg.bench.peers.no_op import NoOpPeer
-from switchagg.bench.peers.openmpi import OpenMpiPeer
+from switchagg.bench.peers.oneccl import ENVIRONMENT as ONECCL
+from switchagg.bench.peers.oneccl import OneCclPeer, build
 from switchagg.bench.peers.peer import Peer
 from switchagg.bench.peers.switchagg import SwitchaggPeer
 from switchagg.errors import UsageError, require
 
-COMPARABLE = ("gloo", "gloo-fp16", "openmpi-tcp", "openmpi-shm", "udp-floor")
+COMPARABLE = ("gloo", "gloo-fp16", *WAYS, "oneccl", "udp-floor")
 """The systems that `--compare` accepts."""
+
+INSTALLABLE = {one.name: one for one in (OPENMPI.environment, MPICH.environment, INTEL.environment, ONECCL)}
+"""Environments that `install` can make, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +65,9 @@ def _peer(settings: Settings, variant: Variant) -> Peer:
             return SwitchaggPeer(settings, variant.loss, variant.transport)
         case ["udp", "floor"]:
             return NoOpPeer(settings)
-        case ["openmpi", way]:
-            return OpenMpiPeer(way)
-    return GlooPeer()
+        case ["oneccl"]:
+            return OneCclPeer()
+    return MpiPeer(WAYS[variant.system]) if variant.system in WAYS else GlooPeer()
 
 
 def line_up(settings: Settings) -> Lineup:
@@ -95,3 +100,25 @@ def check_names(names: Iterable[str]) -> None:
     """Raises UsageError for a name that is no system's."""
     for name in names:
         require(name in COMPARABLE, "compare", name, f"{format_list(COMPARABLE)}, none")
+
+
+def install(names: Iterable[str]) -> None:
+    """Installs systems in environments of their own, where they are not there yet.
+
+    Raises:
+        UsageError: a name is not in `INSTALLABLE`.
+        SwitchAggError: one cannot be installed.
+    """
+    names = tuple(names)
+    for name in names:
+        require(name in INSTALLABLE, "install", name, format_list(tuple(INSTALLABLE)))
+    for name in names:
+        INSTALLABLE[name].make("switchagg bench peers")
+        if INSTALLABLE[name] is ONECCL:
+            build()
+
+
+def reasons() -> dict[str, str | None]:
+    """The reason that each system of `COMPARABLE` cannot run here, None where it can."""
+    settings = Settings()
+    return {system: _peer(settings, Variant(system, 32)).missing() for system in COMPARABLE}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from switchagg.bench.grid import DEFAULT, EXACT, Settings, is_float
@@ -88,15 +89,17 @@ class SwitchaggEndpoint(Endpoint):
             deadline=config.options["deadline"],
         )
 
-    def reduce(self, work: Work) -> None:
-        allreduce = self.session.allreduce
+    def prepare(self, work: Work) -> None:
         # Only integers of 64 bits have no choice of lanes to name.
         limbs = work.bits in (EXACT, DEFAULT)
         bits = work.bits if is_float(work.tensors[0].dtype.name) and not limbs else None
         accuracy = "exact" if work.bits == EXACT else None
-        for index, tensor in enumerate(work.tensors):
-            blocks = "auto" if work.masks is None else work.masks[index]
-            allreduce(tensor, bits=bits, accuracy=accuracy, blocks=blocks, block_size=work.block_size)
+        call: dict[str, Any] = {"bits": bits, "accuracy": accuracy, "block_size": work.block_size}
+        masks: Sequence[Any] = ["auto"] * len(work.tensors) if work.masks is None else work.masks
+        work.prepared = [call | {"blocks": blocks} for blocks in masks]
+
+    def reduce(self, work: Work, call: int) -> None:
+        self.session.allreduce(work.tensors[call], **work.prepared[call])
 
     def counters(self) -> dict[str, float]:
         return flatten(self.session.stats())

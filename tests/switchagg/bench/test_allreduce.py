@@ -16,11 +16,11 @@ from switchagg.bench import allreduce
 from switchagg.bench.allreduce import Outcome
 from switchagg.bench.grid import DEFAULT, EXACT, Cell, Settings, Variant
 from switchagg.bench.group import Group
+from switchagg.bench.peers import mpi
 from switchagg.bench.peers.gloo import GlooPeer
-from switchagg.bench.peers.openmpi import OpenMpiPeer
-from switchagg.bench.peers.registry import line_up
+from switchagg.bench.peers.registry import COMPARABLE, line_up, reasons
 from switchagg.bench.peers.switchagg import SwitchaggPeer, flatten
-from switchagg.bench.rank import AllReduceRank
+from switchagg.bench.rank import AllReduceRank, Measured
 from switchagg.bench.report import table, to_json
 from switchagg.cli.main import main
 from switchagg.errors import UsageError
@@ -31,7 +31,6 @@ from tests.waiting import eventually
 SWITCHAGG_MISSING = SwitchaggPeer(Settings()).missing()
 needs_switchagg = pytest.mark.skipif(SWITCHAGG_MISSING is not None, reason=str(SWITCHAGG_MISSING))
 needs_gloo = pytest.mark.skipif(GlooPeer().missing() is not None, reason=str(GlooPeer().missing()))
-needs_openmpi = pytest.mark.skipif(OpenMpiPeer().missing() is not None, reason=str(OpenMpiPeer().missing()))
 
 
 class Quiet:
@@ -110,6 +109,7 @@ def check_runs(outcome: Outcome, progress: Quiet) -> list[dict[str, object]]:
     for run in document["runs"]:
         assert set(run) >= RUN_KEYS
         assert 0 < run["seconds"]["min"] <= run["seconds"]["median"] <= run["seconds"]["max"]
+        assert 0 < run["seconds"]["call_p50"] <= run["seconds"]["call_p99"]
         assert run["algbw_GBps"] == pytest.approx(run["bytes"] / run["seconds"]["median"] / 1e9)
         n = run["workers"]
         assert run["busbw_GBps"] == pytest.approx(run["algbw_GBps"] * 2 * (n - 1) / n)
@@ -137,13 +137,18 @@ def test_gloo_on_a_grid() -> None:
     assert any("gloo-fp16" in line for line in progress.notes)
 
 
-@needs_openmpi
-def test_openmpi() -> None:
+@pytest.mark.parametrize("system", [*mpi.WAYS, "oneccl"])
+def test_launched_peers(system: str) -> None:
+    if missing := reasons()[system]:
+        pytest.skip(missing)
+    dtypes = ("float32", "int64", "float16")
     outcome, progress = measure(
-        compare=("openmpi-tcp",), measure_switchagg=False, workers=(3,), sizes=(4096,)
+        compare=(system,), measure_switchagg=False, workers=(3,), sizes=(4096,), dtypes=dtypes
     )
     runs = check_runs(outcome, progress)
-    assert [run["system"] for run in runs] == ["openmpi-tcp"]
+    measured = dtypes if system == "oneccl" else dtypes[:2]
+    assert [(run["system"], run["dtype"]) for run in runs] == [(system, dtype) for dtype in measured]
+    assert progress.notes == ([] if system == "oneccl" else [f"{system}: left out: MPI has no float16"])
 
 
 @needs_switchagg
@@ -193,11 +198,26 @@ def test_a_wrong_sum_counts_as_wrong_everywhere() -> None:
     measurement.check(draws[0].distribution, references, [(1,), (1,)], results)
     assert measurement.exact is False
     assert "elements wrong" in measurement.complaint
-    measurement.seconds.append(1.0)
+    measurement.add([Measured(1.0, (0.25, 0.75), 0.0, {}, 0.0)], 0.0)
     outcome = Outcome((measurement,), ())
     assert not outcome.ok
     assert "WRONG" in table(outcome)
     assert to_json(settings, outcome)["runs"][0]["exact"] is False
+
+
+def test_a_call_takes_as_long_as_at_its_slowest_rank() -> None:
+    (cell,) = Settings(workers=(2,), sizes=(65536,), densities=(1.0,)).cells()
+    measurement = allreduce.Measurement(cell, Variant("gloo", 32))
+    for long in (3.0, 5.0):
+        ranks = [Measured(9.0, (1.0, long), 0.0, {}, 0.0), Measured(8.0, (2.0, 1.0), 0.5, {}, 0.0)]
+        measurement.add(ranks, 0.0)
+    assert measurement.call_seconds == [2.0, 3.0, 2.0, 5.0]
+    assert (measurement.quantile(0.5), measurement.quantile(0.75), measurement.quantile(0.99)) == (
+        2.0,
+        3.0,
+        5.0,
+    )
+    assert measurement.seconds == [9.0 / cell.calls] * 2
 
 
 def test_ranks_that_differ_count_as_wrong() -> None:
@@ -330,16 +350,64 @@ def test_switch_and_ranks_end_when_the_command_is_killed() -> None:
     wait_for_ends(children)
 
 
-def test_what_is_not_there_is_left_out_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def _nothing_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Neither an environment of a system's own, nor an mpiexec beside this Python or on PATH."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", "/proc/nonexistent")
-    lineup_notes = []
-    try:
-        lineup_notes += line_up(Settings(compare=("openmpi-tcp",))).notes
-    except UsageError as error:
-        lineup_notes.append(str(error))
-    assert "mpirun is not installed" in "".join(lineup_notes)
-    with pytest.raises(UsageError, match="nothing to measure"):
-        line_up(Settings(compare=("openmpi-tcp",), measure_switchagg=False))
+    monkeypatch.setattr(sys, "executable", "/proc/nonexistent/python")
+
+
+@pytest.mark.usefixtures("_nothing_installed")
+@pytest.mark.parametrize(
+    ("system", "reason"),
+    [
+        ("openmpi-shm", "Open MPI is not installed (switchagg bench peers --install openmpi; Debian: apt"),
+        (
+            "mpich",
+            "MPICH is not installed (switchagg bench peers --install mpich; Debian: apt install mpich)",
+        ),
+        ("intelmpi", "Intel MPI is not installed (switchagg bench peers --install intelmpi)"),
+        ("oneccl", "oneCCL is not installed (switchagg bench peers --install oneccl)"),
+    ],
+)
+def test_what_is_not_there_is_left_out_in_one_line(system: str, reason: str) -> None:
+    with pytest.raises(UsageError, match="nothing to measure") as error:
+        line_up(Settings(compare=(system,), measure_switchagg=False))
+    assert f"{system}: left out: {reason}" in str(error.value)
+
+
+@pytest.mark.usefixtures("_nothing_installed")
+def test_peers_lists_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "peers"]) == 0
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert tuple(lines) == COMPARABLE
+    assert "MPICH is not installed" in lines["mpich"]
+
+
+def test_an_unknown_peer_is_refused_before_any_is_installed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert main(["bench", "peers", "--install", "mpich,ucc"]) == 2
+    assert "install is ucc; accepted: openmpi, mpich, intelmpi, oneccl" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_mpiexec_of_another_implementation_is_not_taken(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    other = tmp_path / "mpiexec"
+    other.write_text("#!/bin/sh\necho 'mpiexec (Another MPI) 1.0'\n")
+    other.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "MPICH is not installed" in str(mpi.MpiPeer(mpi.WAYS["mpich"]).missing())
+    other.write_text("#!/bin/sh\necho 'HYDRA build details:'\n")
+    mpi.identity.cache_clear()
+    monkeypatch.setattr(mpi, "find_spec", lambda _: object())
+    assert mpi.MpiPeer(mpi.WAYS["mpich"]).missing() is None
 
 
 @pytest.mark.parametrize(
@@ -354,7 +422,7 @@ def test_what_is_not_there_is_left_out_in_one_line(monkeypatch: pytest.MonkeyPat
         (("--overlap", "some"), "overlap"),
         (
             ("--compare", "gloo,nccl"),
-            "compare is nccl; accepted: gloo, gloo-fp16, openmpi-tcp, openmpi-shm, udp-floor, none",
+            "compare is nccl; accepted: gloo, gloo-fp16, openmpi-tcp, openmpi-shm, mpich, intelmpi",
         ),
         (("--bits", "7"), "bits"),
         (("--json", "/proc/nonexistent/out.json"), "no folder"),

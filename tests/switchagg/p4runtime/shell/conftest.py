@@ -15,7 +15,7 @@ from switchagg.emulator.switch import Switch
 from switchagg.errors import SwitchAggError
 from switchagg.p4runtime.server.native.device import NativeDevice
 from switchagg.p4runtime.server.server import P4RuntimeServer
-from switchagg.p4runtime.shell import environment
+from switchagg.p4runtime.shell import ENVIRONMENT
 from tests.switchagg.p4runtime.server import harness
 
 
@@ -23,7 +23,7 @@ from tests.switchagg.p4runtime.server import harness
 def shell_python() -> Path:
     """The Python that has p4runtime-shell; its tests are skipped where it cannot be installed."""
     try:
-        return environment.interpreter()
+        return ENVIRONMENT.make("switchagg shell")
     except SwitchAggError as error:
         pytest.skip(f"p4runtime-shell cannot be installed: {error}")
 
