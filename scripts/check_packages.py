@@ -87,7 +87,7 @@ def _check(python: str, wheel: Path, folder: Path) -> None:
     _run(own, "-m", "pip", "install", "-q", wheel, cwd=place)
     _run(own, "-m", "pip", "check", cwd=place)
     _run(command, "run", "-n", "2", "--", own, "-c", JOB, cwd=place)
-    _run(command, "demo", "--workers", "2", "--steps", "10", "--report", place / "report", cwd=place)
+    _run(command, "demo", "--workers", "2", "--steps", "10", "--out", place / "report", cwd=place)
     _run(own, "-c", PAGE, cwd=place)
     racks = os.geteuid() == 0 and shutil.which("mn") is not None and shutil.which("unshare") is not None
     alone = ("unshare", "-rnpfm", "--mount-proc", command, "topo", "rack", "--workers", "2", "--rounds", "1")

@@ -8,15 +8,17 @@ import sys
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from switchagg.cli.options import chosen
 from switchagg.errors import UsageError
 from switchagg.launch.signals import stop_signals_exit
+from switchagg.report.progress import working
 
 if TYPE_CHECKING:
     from switchagg.bench.grid import Settings
 
+_STDOUT: Final = Path("-")
 _Outcome = tuple[str, object, bool]  # text for the terminal, figures for JSON, all measured and right
 
 _ALLREDUCE_EPILOG = """\
@@ -41,7 +43,14 @@ def add_parser(subparsers: Any) -> None:
     ):  # fmt: skip
         parser = add(kinds)
         parser.set_defaults(measure=measure)
-        parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
+        parser.add_argument(
+            "--json",
+            type=Path,
+            nargs="?",
+            const=_STDOUT,
+            metavar="FILE",
+            help="print the figures as JSON, and no table; with a FILE, write them there too",
+        )
 
 
 def _add_allreduce(kinds: Any) -> argparse.ArgumentParser:
@@ -239,10 +248,13 @@ def run(args: argparse.Namespace) -> int:
 
     Raises `UsageError` where nothing can be measured, `SwitchAggError` where a rank failed.
     """
-    if args.json is not None and not (folder := args.json.absolute().parent).is_dir():
+    if args.json not in (None, _STDOUT) and not (folder := args.json.absolute().parent).is_dir():
         raise UsageError(f"json {args.json}: there is no folder {folder}")
     with stop_signals_exit():
         text, figures, right = args.measure(args)
+    if args.json == _STDOUT:
+        print(json.dumps(figures, indent=1))
+        return 0 if right else 1
     print(text)
     if args.json is not None:
         args.json.write_text(json.dumps(figures, indent=1) + "\n")
@@ -271,11 +283,12 @@ def _ddp(args: argparse.Namespace) -> _Outcome:
         **chosen(args, "steps", "repeat", "warmup", "parameters", "batch", "timeout"),
     )
 
-    def progress(figures: ddp.Figures) -> None:
-        if sys.stderr.isatty():
-            print(f"{figures.workers} ranks, {figures.model}, {figures.system}: measured", file=sys.stderr)
+    with working("measuring") as say:
 
-    found = ddp.run(settings, progress)
+        def progress(figures: ddp.Figures) -> None:
+            say(f"{figures.workers} ranks, {figures.model}, {figures.system}: measured")
+
+        found = ddp.run(settings, progress)
     right = all(figures.same is not False for figures in found)
     return f"{ddp.table(found)}\n\n{ddp.LEGEND}", ddp.to_json(settings, found), right
 
@@ -290,11 +303,12 @@ def _fsdp(args: argparse.Namespace) -> _Outcome:
         **chosen(args, "steps", "repeat", "warmup", "parameters", "batch", "timeout"),
     )
 
-    def progress(figures: fsdp.Figures) -> None:
-        if sys.stderr.isatty():
-            print(f"{figures.workers} ranks, {figures.system}: measured", file=sys.stderr)
+    with working("measuring") as say:
 
-    found = fsdp.run(settings, progress)
+        def progress(figures: fsdp.Figures) -> None:
+            say(f"{figures.workers} ranks, {figures.system}: measured")
+
+        found = fsdp.run(settings, progress)
     right = all(figures.right for figures in found)
     return f"{fsdp.table(found)}\n\n{fsdp.LEGEND}", fsdp.to_json(settings, found), right
 
@@ -324,7 +338,8 @@ def _io(args: argparse.Namespace) -> _Outcome:
 
     given = parse_list(args.transport, "transport", str) if args.transport else io.TRANSPORTS
     settings = io.Settings(given, **chosen(args, "words", "seconds", "repeat"))
-    figures, missing = io.measure(settings)
+    with working("measuring"):
+        figures, missing = io.measure(settings)
     return io.table(figures, missing).text(), io.as_json(figures), bool(figures)
 
 

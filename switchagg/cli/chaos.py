@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib.util
+import json
 import secrets
 import sys
 import tempfile
@@ -18,6 +19,7 @@ from switchagg.cli.options import REPEATABLE, add_network_options, network_argum
 from switchagg.errors import UsageError, require
 from switchagg.launch.processes import raise_descriptor_limit
 from switchagg.launch.signals import stop_signals_exit
+from switchagg.report.progress import working
 
 if TYPE_CHECKING:
     from switchagg.chaos.faults import Kind
@@ -60,6 +62,7 @@ def add_parser(subparsers: Any) -> None:
     option("--fault", **REPEATABLE, metavar="NAME", help="only this one; repeatable (all)")
     option("--errors", action="store_true", help="print each error that ranks met, and how often")
     option("--quiet", action="store_true", help="no line for each fault")
+    option("--json", action="store_true", help="print the outcome as JSON, and no table")
     add_network_options(parser)
 
 
@@ -113,7 +116,11 @@ def run(args: argparse.Namespace) -> int:
             seed=args.seed,
             say=(lambda _: None) if args.quiet else _say,
         )
-        outcome = chaos.run(args.seconds)
+        with working(f"injecting faults for {args.seconds:g} s") if args.quiet else contextlib.nullcontext():
+            outcome = chaos.run(args.seconds)
+    if args.json:
+        print(json.dumps(_figures(args.seed, outcome)))
+        return int(bool(outcome.wrong))
     print(_table(kinds, outcome).text())
     errors = ", ".join(f"{name} {times}" for name, times in outcome.errors.most_common()) or "none"
     print(f"{outcome.collectives:,} results checked, {outcome.joins} joins; errors: {errors}")
@@ -135,6 +142,23 @@ def _sites(given: list[str]) -> list[str]:
         raise UsageError('a separate switch needs P4Runtime: pip install "switchagg[p4runtime]"')
     _say('no separate switch: that needs pip install "switchagg[p4runtime]"')
     return given or ["inside"]
+
+
+def _figures(seed: int, outcome: Outcome) -> dict[str, Any]:
+    """Returns the outcome as JSON types; a fault's `pause` is in seconds, and null where none ended."""
+    return {
+        "seed": seed,
+        "faults": [
+            {"name": each.draw.kind.name, "pause": each.pause, "errors": each.errors}
+            for each in outcome.faults
+        ],
+        "collectives": outcome.collectives,
+        "joins": outcome.joins,
+        "errors": outcome.errors,
+        "texts": outcome.texts,
+        "slowest": {"seconds": outcome.slowest[0], "error": outcome.slowest[1]},
+        "wrong": outcome.wrong,
+    }
 
 
 def _table(kinds: list[Kind], outcome: Outcome) -> Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,7 +50,9 @@ def add_parser(subparsers: Any) -> None:
     option("--corpus-bytes", type=int, default=6_000_000, metavar="N", help="of source to read (%(default)s)")
     option("--rate", help="of each worker's link, each way, such as 1Gbit (as fast as it goes)")
     option("--learning-rate", type=float, default=0.1, help="of Adagrad (%(default)s)")
+    option("--json", action="store_true", help="print the figures as JSON, and no text")
     option(
+        "--out",
         "--report",
         type=Path,
         default=Path("report"),
@@ -87,19 +90,23 @@ def run(args: argparse.Namespace) -> int:
     try:
         with stop_signals_exit():
             settings = settings_from(args)
-            page.check_folder(args.report)
+            page.check_folder(args.out)
             lanes = [settings.bits]
             if args.compare_bits:
                 lanes += [bits for bits in LANES if bits != settings.bits]
-            with _progress() as progress:
+            with _progress(args) as progress:
                 outcome = run_demo(settings, lanes, progress)
                 progress.phase("writing the report")
-                index, has_plots = report.write(outcome, args.report)
+                index, has_plots = report.write(outcome, args.out)
     except KeyboardInterrupt:
         print(
             "switchagg demo: interrupted; all processes are stopped, no report was written", file=sys.stderr
         )
         return 130
+    if args.json:
+        figures = {"report": str(index), "plots": has_plots, "seconds": outcome.seconds}
+        print(json.dumps(outcome.to_json() | figures))
+        return 0 if outcome.identical else 1
     print()
     for line in report.summary_lines(outcome):
         print(line)
@@ -109,10 +116,12 @@ def run(args: argparse.Namespace) -> int:
     return 0 if outcome.identical else 1
 
 
-def _progress() -> Progress:
+def _progress(args: argparse.Namespace) -> Progress:
     from rich.console import Console
 
     from switchagg.demo.progress import LiveProgress, PlainProgress
 
-    console = Console()
-    return LiveProgress(console) if console.is_terminal else PlainProgress(sys.stdout)
+    console = Console(stderr=True)
+    if console.is_terminal:
+        return LiveProgress(console)
+    return PlainProgress(sys.stderr if args.json else sys.stdout)

@@ -33,6 +33,7 @@ from typing import Any, Final
 
 from switchagg.cli.options import add_controller_options
 from switchagg.errors import SwitchAggError, UsageError
+from switchagg.report.progress import working
 from switchagg.rules.planner import DEFAULT_WORDS
 from switchagg.wire.header import DEFAULT_PORT, HEADER_BYTES
 
@@ -72,7 +73,12 @@ def run(args: argparse.Namespace) -> int:
     if not 1 <= args.port <= 0xFFFF:
         raise UsageError(f"port is {args.port}; accepted: 1..65535")
     found = []
-    for each in _findings(args):
+    findings = _findings(args)
+    while True:
+        with working("looking further"):
+            each = next(findings, None)
+        if each is None:
+            break
         found.append(each)
         if not args.json:
             fix = f"\n      {each.fix}" if each.fix else ""

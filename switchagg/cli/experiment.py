@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     experiments = catalogue.chosen(args.names)
     if not 0 <= args.seed < 2**32:
         raise UsageError(f"--seed {args.seed}: a whole number from 0 to {2**32 - 1}")
-    check_folder(args.out, "--out")
+    check_folder(args.out)
     if len(experiments) == 1 and (reason := experiments[0].missing()) is not None:
         raise UsageError(f"{experiments[0].name}: {reason}")
     parts = args.out / "parts"

@@ -11,6 +11,7 @@ from typing import Any
 from switchagg.cli.options import add_macro_options, extras
 from switchagg.errors import UsageError
 from switchagg.p4program.sources import source_path
+from switchagg.report.progress import working
 
 
 def add_parser(subparsers: Any) -> None:
@@ -35,7 +36,7 @@ def _add_check(commands: Any) -> None:
     )
     _add_program_options(parser)
     parser.add_argument("--target", choices=("tofino",), help="check against this chip too")
-    parser.add_argument("--json", action="store_true", help="print the estimate as JSON")
+    parser.add_argument("--json", action="store_true", help="print warnings and the estimate as JSON")
     parser.set_defaults(run_p4=_check)
 
 
@@ -79,6 +80,7 @@ def _add_stf(commands: Any) -> None:
     )
     _add_program_options(parser)
     parser.add_argument("test", type=Path, help="the .stf file")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.set_defaults(run_p4=_stf)
 
 
@@ -100,25 +102,33 @@ def _check(args: argparse.Namespace) -> int:
     from switchagg.p4model.runtime.open import open_switch
     from switchagg.p4model.warnings import warnings_of
 
-    program = load(args.program, args.include_dirs, args.defines)
-    open_switch(program)  # refuses what a run would refuse
-    for warning in warnings_of(program):
-        print(warning, file=sys.stderr)
-    if args.target is None:
-        print(f"{args.program}: no errors", file=sys.stderr)
-        return 0
-    from switchagg.p4model.target_tofino.report import check
+    estimate = None
+    with working(f"checking {args.program}"):
+        program = load(args.program, args.include_dirs, args.defines)
+        open_switch(program)  # refuses what a run would refuse
+        warnings = [str(each) for each in warnings_of(program)]
+        if args.target is not None:
+            from switchagg.p4model.target_tofino.report import check
 
-    estimate = check(program)
-    print(estimate.to_json() if args.json else estimate.to_text())
-    return 1 if estimate.findings else 0
+            estimate = check(program)
+    for warning in warnings:
+        print(warning, file=sys.stderr)
+    if args.json:
+        shown = {"program": str(args.program), "warnings": warnings}
+        print(json.dumps(shown | (json.loads(estimate.to_json()) if estimate else {}), indent=1))
+    elif estimate is not None:
+        print(estimate.to_text())
+    else:
+        print(f"{args.program}: no errors", file=sys.stderr)
+    return 1 if estimate is not None and estimate.findings else 0
 
 
 def _info(args: argparse.Namespace) -> int:
     from switchagg.p4model import load
     from switchagg.p4model.p4info import generate
 
-    message = generate(load(args.program, args.include_dirs, args.defines))
+    with working(f"reading {args.program}"):
+        message = generate(load(args.program, args.include_dirs, args.defines))
     text = message.to_json() if args.json else message.to_text()
     if args.output is None:
         print(text, end="")
@@ -152,11 +162,12 @@ def _run(args: argparse.Namespace) -> int:
         packets = [(place * 1e-3, _packet(text)) for place, text in enumerate(args.hex)]
     else:
         packets = read_pcap(args.pcap)
-    switch = open_switch(
-        args.program, include_dirs=args.include_dirs, defines=args.defines, seed=args.seed, traced=True
-    )
-    if args.entries is not None:
-        run_stf(switch, read_statements(args.entries), str(args.entries))
+    with working(f"reading {args.program}"):
+        switch = open_switch(
+            args.program, include_dirs=args.include_dirs, defines=args.defines, seed=args.seed, traced=True
+        )
+        if args.entries is not None:
+            run_stf(switch, read_statements(args.entries), str(args.entries))
     results = []
     for now, packet in packets:
         sent = switch.process(args.port, packet, now)
@@ -185,8 +196,14 @@ def _stf(args: argparse.Namespace) -> int:
     from switchagg.p4model.runtime.open import open_switch
     from switchagg.p4model.runtime.stf import run_stf
 
-    switch = open_switch(args.program, include_dirs=args.include_dirs, defines=args.defines)
-    report = run_stf(switch, read_statements(args.test), str(args.test))
+    with working(f"running {args.test}"):
+        switch = open_switch(args.program, include_dirs=args.include_dirs, defines=args.defines)
+        report = run_stf(switch, read_statements(args.test), str(args.test))
+    if args.json:
+        print(
+            json.dumps({"passed": report.passed, "packets": report.packets, "problems": [*report.problems]})
+        )
+        return 0 if report.passed else 1
     for problem in report.problems:
         print(problem)
     print(f"{args.test}: {'passed' if report.passed else 'failed'}, {report.packets} packets sent")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import resource
 import shutil
 import socket
 import sys
+import time
 from typing import Any
 
 from switchagg.cli.options import add_job_size_options, add_network_options, chosen, network_arguments
@@ -64,6 +66,11 @@ def add_parser(subparsers: Any) -> None:
     )
     option("--seal", action="store_true", help="seal sums, with a secret that only the ranks have")
     option("--no-prefix", action="store_true", help="do not mark lines with their rank")
+    option(
+        "--json",
+        action="store_true",
+        help="print how the ranks ended as JSON, and all that they print to standard error",
+    )
     add_network_options(parser)
     option("command_line", nargs=argparse.REMAINDER, metavar="command ...", help="what to run")
 
@@ -100,8 +107,14 @@ def run(args: argparse.Namespace) -> int:
         environments = _environments(args, controller)
         for environment, pipe in zip(environments, pipes, strict=False):
             environment["SWITCHAGG_SEAL"] = f"fd:{pipe}"
+        ends: list[dict[str, Any]] = []
+        started = time.monotonic()
+
+        def ended(rank: int, status: int) -> None:
+            ends.append({"rank": rank, "status": status, "seconds": round(time.monotonic() - started, 3)})
+
         try:
-            return run_ranks(
+            status = run_ranks(
                 [command] * args.workers,
                 environments,
                 prefix=not args.no_prefix,
@@ -110,10 +123,15 @@ def run(args: argparse.Namespace) -> int:
                 signals=signals,
                 watched=watched,
                 inherited=pipes,
+                to_stderr=args.json,
+                ended=ended,
             )
         except CannotExecute as error:
             _say(str(error))
             return 126
+    if args.json:
+        print(json.dumps({"job": args.job, "status": status, "ranks": ends}))
+    return status
 
 
 def _check(args: argparse.Namespace, command: list[str]) -> None:

@@ -95,9 +95,10 @@ def run(args: argparse.Namespace) -> int:
 
         return check(args.elements, args.rounds, int(args.seed or 1))
     if args.topology == "clean":
-        return _clean()
+        return _clean(args)
     if args.topology == "custom":
-        print(Path(mininet_topos.__file__).with_name("custom.py"))
+        path = str(Path(mininet_topos.__file__).with_name("custom.py"))
+        print(json.dumps({"path": path}) if args.json else path)
         return 0
     plan = _plan(args)
     if command and shutil.which(command[0]) is None:
@@ -106,10 +107,13 @@ def run(args: argparse.Namespace) -> int:
         from switchagg.topo import picture
 
         picture.check(args.plot)
+    from switchagg.report.progress import working
     from switchagg.topo.capture import captured
     from switchagg.topo.network import running_network
 
-    with running_network(plan, verbose=args.verbose) as network, contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
+        with contextlib.nullcontext() if args.verbose else working("building the network"):
+            network = stack.enter_context(running_network(plan, verbose=args.verbose))
         if args.pcap is not None:
             stack.enter_context(captured(args.pcap, network.interfaces()))
         status = 0
@@ -120,14 +124,17 @@ def run(args: argparse.Namespace) -> int:
     return status
 
 
-def _clean() -> int:
+def _clean(args: argparse.Namespace) -> int:
     """Removes what is left of runs whose process is gone."""
     from mininet_topos import marks
 
-    left = marks.stale()
-    for each in left:
-        print(f"removed {marks.remove(each.mark)}")
-    if not left:
+    removed = [marks.remove(each.mark) for each in marks.stale()]
+    if args.json:
+        print(json.dumps({"removed": removed}))
+        return 0
+    for each in removed:
+        print(f"removed {each}")
+    if not removed:
         print("nothing is left of any run that has ended")
     return 0
 
@@ -155,13 +162,15 @@ def _plan(args: argparse.Namespace) -> NetworkSettings:
 
 
 def _measured(args: argparse.Namespace, network: Network, plan: NetworkSettings, command: list[str]) -> int:
+    from switchagg.report.progress import working
     from switchagg.topo import result as results
 
     line = command or [
         sys.executable, "-m", "switchagg.cli.main", "topo", "check",
         "--elements", str(args.elements), "--rounds", str(args.rounds),
     ]  # fmt: skip
-    came: RunResult = network.run(line, prefix=not args.no_prefix)
+    with contextlib.nullcontext() if command else working("checking and timing sums"):
+        came: RunResult = network.run(line, prefix=not args.no_prefix, to_stderr=args.json)
     if came.status >= 128:
         return came.status
     result = results.record(plan.topology, plan.switch, came, network.links(), network.counters())

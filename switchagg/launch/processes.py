@@ -218,6 +218,7 @@ class Processes:
         output: Output = Output.LINES,
         prefix: str = "",
         descriptors: Sequence[int] = (),
+        to_stderr: bool = False,
     ) -> Child:
         """Starts a child; its standard input is empty.
 
@@ -226,6 +227,7 @@ class Processes:
             environment: all of it; None for this process's own.
             prefix: in front of each line of `Output.MARKED`.
             descriptors: file descriptors that the child inherits.
+            to_stderr: pass on to standard error also what the child writes to its standard output.
 
         Raises:
             CannotExecute: the operating system refused.
@@ -233,11 +235,13 @@ class Processes:
         keeps = output in (Output.LINES, Output.KEPT)
         kept = tempfile.TemporaryFile() if keeps else None  # noqa: SIM115  (as long as the child)
         pipe = subprocess.PIPE
+        own = sys.stderr if to_stderr else sys.stdout
+        stdout = own.fileno() if output is Output.INHERITED and to_stderr else kept
         try:
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
-                stdout=pipe if output in (Output.LINES, Output.MARKED) else kept,
+                stdout=pipe if output in (Output.LINES, Output.MARKED) else stdout,
                 stderr=pipe if output is Output.MARKED else kept,
                 env=environment,
                 pass_fds=descriptors,
@@ -254,7 +258,7 @@ class Processes:
         # that is not yet there is the guardian's to end.
         self._selector.register(child.pidfd, selectors.EVENT_READ, child)
         self.children.append(child)
-        for stream, out in ((process.stdout, sys.stdout.buffer), (process.stderr, sys.stderr.buffer)):
+        for stream, out in ((process.stdout, own.buffer), (process.stderr, sys.stderr.buffer)):
             if stream is not None:
                 os.set_blocking(stream.fileno(), False)
                 sink: _Sink = (

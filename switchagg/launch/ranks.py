@@ -26,6 +26,8 @@ def run_ranks(
     signals: int,
     watched: Mapping[int, Callable[[], None]] | None = None,
     inherited: Sequence[int] = (),
+    to_stderr: bool = False,
+    ended: Callable[[int, int], None] | None = None,
 ) -> int:
     """Starts a process for each command, with the environment at its side, and waits until all have ended.
 
@@ -42,6 +44,8 @@ def run_ranks(
         signals: file descriptor of `switchagg.launch.signals.stop_signals`.
         watched: process file descriptors of other processes; the function to call when one ends.
         inherited: a file descriptor for each rank, which it alone inherits; or none at all.
+        to_stderr: pass on to standard error also what ranks write to their standard output.
+        ended: takes a rank and its exit status (128 + n where signal n killed it) when it ends.
 
     Returns:
         128 + n after signal n to this process; else the exit status of the first rank that failed, 128 + n
@@ -60,7 +64,7 @@ def run_ranks(
             output = Output.MARKED if prefix else Output.INHERITED
             processes.start(
                 f"rank {rank}", command, environment=environment, output=output, prefix=f"[{rank}] ",
-                descriptors=inherited[rank : rank + 1],
+                descriptors=inherited[rank : rank + 1], to_stderr=to_stderr,
             )  # fmt: skip
         for descriptor in (signals, *watched):
             processes.watch(descriptor)
@@ -69,6 +73,8 @@ def run_ranks(
             timeout = None if due == math.inf else max(0.0, due - time.monotonic())
             for event in processes.poll(timeout):
                 now = time.monotonic()
+                if isinstance(event, Ended) and ended is not None:
+                    ended(processes.children.index(event.child), _exit_status(event.child))
                 match event:
                     case Ended(child) if child.status and failed is None and stopping is None:
                         failed = child
@@ -101,6 +107,10 @@ def run_ranks(
         processes.close(patience=0)
     if stopping is not None:
         return 128 + stopping
-    if failed is None or failed.status is None:
-        return 0
-    return failed.status if failed.status > 0 else 128 - failed.status
+    return 0 if failed is None else _exit_status(failed)
+
+
+def _exit_status(child: Child) -> int:
+    """Returns a shell's number for how a child ended: its status, or 128 + n where signal n killed it."""
+    assert child.status is not None
+    return child.status if child.status >= 0 else 128 - child.status

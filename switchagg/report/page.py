@@ -18,22 +18,19 @@ PLOTS_HINT = "no plots: matplotlib is not installed; pip install 'switchagg[plot
 Pictures = TypeVar("Pictures")
 
 
-def check_folder(folder: Path, option: str = "--report") -> None:
+def check_folder(folder: Path) -> None:
     """Fails early where a report could not be written. Creates nothing.
-
-    Args:
-        option: the option that names the folder.
 
     Raises:
         UsageError: the path is a file, or neither it nor the folder it would be made in can be written to.
     """
     if folder.exists() and not folder.is_dir():
-        raise UsageError(f"{option} {folder}: this is a file; give a folder")
+        raise UsageError(f"--out {folder}: this is a file; give a folder")
     existing = folder.absolute()
     while not existing.exists():
         existing = existing.parent
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        raise UsageError(f"{option} {folder}: cannot write to {existing}")
+        raise UsageError(f"--out {folder}: cannot write to {existing}")
 
 
 def write(

@@ -81,7 +81,9 @@ class Network:
         """The switches' interfaces."""
         return [name for switch in self.net.switches for name in switch.interfaces().values()]
 
-    def run(self, command: Sequence[str], *, prefix: bool, grace: float = 5.0) -> RunResult:
+    def run(
+        self, command: Sequence[str], *, prefix: bool, to_stderr: bool = False, grace: float = 5.0
+    ) -> RunResult:
         """Runs a command on every worker host, as its rank, and waits."""
         from mininet_topos import marks
 
@@ -96,6 +98,7 @@ class Network:
                 grace=grace,
                 say=_say,
                 signals=signals,
+                to_stderr=to_stderr,
             )
         ranks = [json.loads(path.read_text()) for path in folder.glob("*.json")]
         shutil.rmtree(folder)

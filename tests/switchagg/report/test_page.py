@@ -15,7 +15,7 @@ def test_folder_that_cannot_be(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("x")
     for folder in (file, file / "report"):
-        with pytest.raises(UsageError, match="--report"):
+        with pytest.raises(UsageError, match="--out"):
             check_folder(folder)
     check_folder(tmp_path / "new" / "report")
     assert not (tmp_path / "new").exists()
