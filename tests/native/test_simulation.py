@@ -22,6 +22,7 @@ from tests.native.simulation.mistakes import MISTAKES, Mistake
 from tests.seeds import seed_of_this_run
 from tests.simulation.__main__ import find, run_seeds
 from tests.simulation.cells import STATES
+from tests.simulation.mistakes import ENDLESS
 from tests.simulation.mistakes import MISTAKES as SYSTEM_MISTAKES
 from tests.simulation.mistakes import Mistake as SystemMistake
 from tests.simulation.schedule import KINDS
@@ -75,7 +76,7 @@ def test_mistakes_fit_the_source_as_it_is() -> None:
     for mistake in MISTAKES:
         if mistake.file:
             mistake.put_into((NATIVE / mistake.file).read_text())
-    for each in SYSTEM_MISTAKES:
+    for each in (*SYSTEM_MISTAKES, *ENDLESS):
         spec = importlib.util.find_spec(each.module)
         assert spec is not None
         assert spec.origin is not None
@@ -132,6 +133,22 @@ def test_slots_that_are_not_freed_are_found_and_told(library: Path, tmp_path: Pa
     assert "rank 0 has ended after 1: in order" in timeline
     assert "WRONG: slots are leaked" in timeline
     assert len(rdpcap(str(tmp_path / "packets.pcap"))) > 1
+
+
+def test_the_end_of_a_wait_is_reached(library: Path) -> None:
+    """In this schedule less than a nanosecond of a wait was left, which was never over."""
+    assert "failed" not in run_seeds(library, 140000382, 1)
+
+
+def test_schedules_without_end_are_reported_with_their_seeds(library: Path) -> None:
+    """A thread waits a nanosecond again and again, or does not wait at all."""
+    found = run_seeds(library, 9000, 1, "a-tick-of-1e-9-s")
+    assert (found["failed"], found["after"]) == (9000, 1)
+    assert "switchagg-ticker goes on and on" in found["failure"]
+    found = run_seeds(library, 9001, 1, "a-tick-of-0-s", stuck=4)
+    assert found["failed"] == 9001
+    assert found["failure"].startswith("no end after 4 s of real time: ")
+    assert "in _tick" in found["failure"]
 
 
 @pytest.mark.long  # up to thousands of schedules each

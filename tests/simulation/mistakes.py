@@ -90,6 +90,16 @@ MISTAKES: Final = (
         "            return None\n",
     ),
 )
+ENDLESS: Final = tuple(
+    Mistake(
+        f"a-tick-of-{seconds}-s",
+        "switchagg.control.controller_core",
+        "self._stop.wait(TICK)",
+        f"self._stop.wait({seconds})",
+    )
+    for seconds in ("0", "1e-9")
+)
+"""A thread never gives way, or waits for too little to get anywhere."""
 
 
 class _Edited(SourceLoader):
@@ -133,7 +143,7 @@ def put_in(name: str) -> None:
     """
     if not name:
         return
-    for mistake in MISTAKES:
+    for mistake in (*MISTAKES, *ENDLESS):
         if mistake.name == name:
             if mistake.module in sys.modules:
                 raise ValueError(f"{mistake.module} is imported already")

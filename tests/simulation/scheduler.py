@@ -21,7 +21,12 @@ from tests.simulation.library import library
 
 SECOND: Final = 1_000_000_000
 UNIX: Final = 1_800_000_000.0  # at virtual time 0
+_MOST_TURNS: Final = 200_000  # of threads and the network, in one run; hundreds are usual
 Waiters = list[tuple["Thread", int]]
+
+
+class Endless(Exception):
+    """Threads go on and on."""
 
 
 class Thread:
@@ -241,13 +246,16 @@ class Scheduler:
         self.switches = 0
         self._timers: list[tuple[int, int, Callable[[], None]]] = []
         self._numbers = 0
+        self._turns = 0
+        self._last: Thread | None = None
 
     def next_number(self) -> int:
         self._numbers += 1
         return self._numbers
 
     def after(self, seconds: float) -> int:
-        return self.now + max(0, round(min(seconds, 1e9) * SECOND))
+        """Returns when so long has passed: later than now, or what is left of a wait might never pass."""
+        return self.now + (max(1, round(min(seconds, 1e9) * SECOND)) if seconds > 0 else 0)
 
     def expired(self, until: int | None) -> bool:
         return until is not None and self.now >= until
@@ -284,9 +292,15 @@ class Scheduler:
         return True
 
     def run(self, until: int, done: Callable[[], bool]) -> None:
-        """Goes on until a time, or until `done`, which is asked after every event."""
+        """Goes on until a time, or until `done`, which is asked after every event.
+
+        Raises:
+            Endless: threads go on and on, with less and less time between.
+        """
         while not done() and self.now < until:
+            self._count_turn()
             while self.ready:
+                self._count_turn()
                 self._resume(*self.ready.popleft())
             if self.errors:
                 return
@@ -300,6 +314,11 @@ class Scheduler:
             while self._timers and self._timers[0][0] <= self.now:
                 heapq.heappop(self._timers)[2]()
 
+    def _count_turn(self) -> None:
+        self._turns += 1
+        if self._turns > _MOST_TURNS:
+            raise Endless(f"no end at {self.now / SECOND:.9f} s of virtual time: {self._last} goes on and on")
+
     def _resume(self, thread: Thread, woken: bool) -> None:
         process = thread.process
         if process.dead or thread.greenlet.dead:
@@ -308,7 +327,7 @@ class Scheduler:
             self.at(process.stopped_until, lambda: self.ready.append((thread, woken)))
             return
         self.switches += 1
-        self.current = thread
+        self.current = self._last = thread
         try:
             thread.greenlet.switch(woken)
         finally:

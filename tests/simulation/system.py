@@ -28,7 +28,7 @@ from tests.simulation.control import ControlPlane, SimulatedSwitch
 from tests.simulation.engines import Engine, address_of
 from tests.simulation.library import Settings, library
 from tests.simulation.schedule import Fault, Plan, timed
-from tests.simulation.scheduler import SECOND, Process, Scheduler
+from tests.simulation.scheduler import SECOND, Endless, Process, Scheduler
 from worker_lib import monitor, session
 from worker_lib.connect import _join
 from worker_lib.secret import Secret
@@ -366,7 +366,7 @@ class System:
             self._raise_errors()
             self._judge()
             self._settle()
-        except _Wrong as error:
+        except (_Wrong, Endless) as error:
             outcome.failure = str(error)
             self.note(f"WRONG: {error}")
         outcome.met, outcome.cells = library.met(), library.cells()
