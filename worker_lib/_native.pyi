@@ -92,8 +92,12 @@ class Collective:
     policy: Final[int]
     call_number: Final[int]
     generation: Final[int]
-    submitted_at: Final[int]  # nanoseconds of `time.monotonic_ns`
-    ended_at: Final[int]  # 0 while pending
+    # Nanoseconds of `time.monotonic_ns`; 0: not yet. Opened: every rank has begun it.
+    submitted_at: Final[int]
+    begun_at: Final[int]
+    opened_at: Final[int]
+    ended_at: Final[int]
+    again: Final[list[tuple[int, int]]]  # retransmissions, once it has ended: when, and how many packets
     resolved: Final[tuple[bool, int, int]]  # once done: zeros skipped, elements a block, bits of lanes
     packets: Final[int]
     results: Final[int]

@@ -15,6 +15,7 @@ transport=          SWITCHAGG_TRANSPORT               shared memory if the switc
 switch=             SWITCHAGG_SWITCH                  the one whose hosts this address is among, or any
 check=              SWITCHAGG_CHECK                   no
 seal=               SWITCHAGG_SEAL                    no
+timeline=           SWITCHAGG_TIMELINE                no
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from switchagg.rules.planner import SkipPolicy
 from switchagg.runtime import SYSTEM, Runtime
 from switchagg.wire.header import MAX_TREE_WORKERS
 from worker_lib import _native, launchers
+from worker_lib import timeline as timelines
 from worker_lib.membership import checked_deadline, checked_on_loss
 from worker_lib.monitor import MembershipMonitor, end_dropped
 from worker_lib.secret import Secret, read_secret
@@ -71,6 +73,7 @@ def connect(
     switch: str | None = None,
     check: bool | None = None,
     seal: bool | str | os.PathLike[str] | None = None,
+    timeline: str | os.PathLike[str] | None = None,
 ) -> Session:
     """Joins a job and returns this worker's session. Blocks until all ranks have joined.
 
@@ -105,6 +108,8 @@ def connect(
         seal: sums are encrypted and authenticated, also from the switch, with a secret that all ranks have:
             the path of a file, ``"fd:N"`` for an inherited descriptor, or True for what SWITCHAGG_SEAL names.
             docs/security.md says what stays visible.
+        timeline: a folder, where this rank writes when its collectives began and ended, for
+            `switchagg trace`.
 
     Raises:
         UsageError: an argument or variable is missing or out of range.
@@ -148,7 +153,8 @@ def connect(
         url, retry = _controller(controller, me, patience, launch)
         return _join(
             url, name, me, size, address=address, timeout=timeout, patience=patience, words=words,
-            slots=slots, transport=way, check=checked, secret=secret, retry=retry, **wishes,
+            slots=slots, transport=way, check=checked, secret=secret, retry=retry,
+            timeline=timeline or os.environ.get(timelines.VARIABLE) or None, **wishes,
         )  # fmt: skip
     except SwitchAggError as error:
         # The message says all; frames and causes from in here would stand between it and the caller's line.
@@ -177,6 +183,7 @@ def _join(
     address: str | None = None,
     retry: bool = False,
     may_group: bool = True,
+    timeline: str | os.PathLike[str] | None = None,
     runtime: Runtime = SYSTEM,
     **wishes: Any,
 ) -> Session:
@@ -239,7 +246,8 @@ def _join(
             return _join(
                 url, label, list(ranks).index(session.rank), len(ranks), address=own, timeout=timeout,
                 patience=patience, words=narrow or member.words, slots=few or member.slots,
-                transport=transport, check=check, secret=secret, may_group=False, runtime=runtime, **wishes,
+                transport=transport, check=check, secret=secret, may_group=False, timeline=timeline,
+                runtime=runtime, **wishes,
             )  # fmt: skip
         except AdmissionError as error:
             if error.code == "join_timeout":
@@ -248,9 +256,17 @@ def _join(
                 )
             raise
 
+    try:
+        recorder = None if timeline is None else timelines.Timeline(
+            timeline, name, member.rank, member.world_size, monitor.transport, monitor.generations, runtime
+        )  # fmt: skip
+    except UsageError:
+        engine.close()
+        monitor.leave(0, 0, None)
+        raise
     state = SessionState(
         member.rank, member.world_size, engine=engine, monitor=monitor, policy=member.policy,
-        timeout=timeout, name=name, sealed=bool(secret),
+        timeout=timeout, name=name, sealed=bool(secret), timeline=recorder,
     )  # fmt: skip
     return Session(state, group if may_group else None)
 

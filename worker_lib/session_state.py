@@ -20,6 +20,7 @@ from switchagg.runtime import SYSTEM
 from worker_lib import _native
 from worker_lib.membership import Loss
 from worker_lib.monitor import MembershipMonitor
+from worker_lib.timeline import STATUSES, Timeline
 
 # Statuses of a `_native.Collective`.
 PENDING, DONE, MISMATCH, TIMEOUT, ABORTED, LOST, MOVED, DAMAGED = range(8)
@@ -29,7 +30,6 @@ _PROBE_SECONDS: Final = 0.5  # for a small packet's answer
 _LEAVE_SECONDS: Final = 5.0  # at most, for other threads to come out of the engine
 _RECORDS: Final = 32  # collectives that a session remembers
 _TOLD: Final = 4  # of these, in the notes of an error
-_STATUSES: Final = ("pending", "done", "mismatch", "timed out", "aborted", "lost", "withdrawn", "damaged")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class CollectiveRecord:
         generation: the membership that it belongs to; counts from 0.
         number: of the call in that generation, from 0: the same at all ranks.
         call: "allreduce(float32, shape (10,), sum, 32 bits)".
-        status: "pending", "done", "mismatch", "timed out", "aborted", "lost", "withdrawn" or "damaged".
+        status: one of `worker_lib.timeline.STATUSES`.
         called: seconds since the epoch.
         seconds: that it took, or has taken so far.
         packets, results: packet numbers assigned so far, and RESULTs that have come for them.
@@ -72,6 +72,7 @@ class SessionState:
         timeout: seconds that a collective may take unless the call says otherwise.
         name: of the job.
         sealed: its sums are sealed.
+        timeline: takes all collectives; None: nobody does.
 
     Attributes:
         rank, world_size, places: of `generation`; see `Session`.
@@ -92,6 +93,7 @@ class SessionState:
         timeout: float,
         name: str,
         sealed: bool = False,
+        timeline: Timeline | None = None,
     ) -> None:
         self.rank = rank
         self.world_size = world_size
@@ -102,6 +104,7 @@ class SessionState:
         self.admitted = policy
         self.engine = engine
         self.monitor = monitor
+        self.timeline = timeline
         self.runtime = SYSTEM if monitor is None else monitor.runtime
         self.generation = 0
         self.broken: str | None = None
@@ -117,6 +120,8 @@ class SessionState:
         self._threads: set[int] = set()
         if monitor is not None:
             weakref.finalize(self, monitor.drop).atexit = False
+        if timeline is not None:
+            weakref.finalize(self, timeline.close).atexit = False
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"broken: {self.broken}" if self.broken else "open"
@@ -182,6 +187,10 @@ class SessionState:
                 self._records.append((called, native))
                 if background:
                     self._pending.append((native, keep))
+                if self.timeline is not None:
+                    self.timeline.add(native, called, background=background)
+        if self.timeline is not None:
+            self.timeline.write()
         self.forget_done()
         return native
 
@@ -246,7 +255,7 @@ class SessionState:
         now, clock = round(self.runtime.monotonic() * 1e9), self.runtime.unix()
         return [
             CollectiveRecord(
-                native.generation, native.call_number, called(), _STATUSES[native.status],
+                native.generation, native.call_number, called(), STATUSES[native.status],
                 clock - (now - native.submitted_at) / 1e9,
                 ((native.ended_at or now) - native.submitted_at) / 1e9,
                 native.packets, native.results,
@@ -334,6 +343,8 @@ class SessionState:
             self.engine.close()
             self._await_threads()
             self.leave(error)
+            if self.timeline is not None:
+                self.timeline.close()
         self._pending.clear()
 
     def _await_failover(self) -> None:
@@ -358,6 +369,8 @@ class SessionState:
 
     def after_fork(self) -> None:
         """In a forked child: lets go of what is the parent's."""
+        if self.timeline is not None:
+            self.timeline.abandon()
         if self.engine is not None:
             self.engine.abandon()
         if self.monitor is not None:

@@ -360,6 +360,7 @@ void Engine::on_all_sent(const Collective& c) {
 
 void Engine::begin(Collective& c) {
   c.begun = true;
+  c.begun_at = clock_();
   c.start = c.end = window_.next();
   c.call.pause = admission_.rank == 0 && pause_requested_.exchange(false);
   c.call.checked = checked_;
@@ -482,7 +483,7 @@ void Engine::step_done(Collective& c, const Step& step) {
 }
 
 void Engine::note_policy(const Collective& c) {
-  const int64_t now = clock_(), since = std::max(c.opened_at, completed_at_);
+  const int64_t now = clock_(), since = std::max(c.opened_at.load(), completed_at_);
   completed_at_ = now;
   if (!c.call.auto_zeros) return;
   ++stats_.policy_collectives;
@@ -589,6 +590,7 @@ bool Engine::retransmit(int64_t now) {
 }
 
 void Engine::push_again(uint64_t packet_number, int64_t now) {
+  note_again(packet_number, now);
   uint8_t* to = record(packet_number);
   const bool filled = has_payload_[packet_number & (admission_.slots - 1)];
   to[wire::kFlagsOffset] |= wire::kFlagRetransmission;

@@ -112,12 +112,20 @@ struct Collective {
   Call call;
   int64_t deadline = 0;
   std::atomic<Status> status{Status::pending};
-  std::atomic<int64_t> submitted_at{0}, ended_at{0};  // nanoseconds of the monotonic clock; 0: not yet
+  // Nanoseconds of the monotonic clock; 0: not yet. Begun: its turn has come. Opened: the header's RESULT is there, and so
+  // every rank has begun it.
+  std::atomic<int64_t> submitted_at{0}, begun_at{0}, opened_at{0}, ended_at{0};
   uint32_t difference[5] = {};  // for a mismatch: the bits of each fingerprint word in which ranks differ
   uint32_t policy = 0;          // rank 0's policy word of this collective
   std::atomic<uint32_t> generation{0};  // in which it is carried out
   // Progress, for messages.
   uint64_t packets = 0, results = 0;
+  // Of retransmissions: when, and how many packets. Read once it has ended.
+  struct Again {
+    int64_t at;
+    uint64_t packets;
+  };
+  std::vector<Again> again;
 
  private:
   friend class Engine;
@@ -133,7 +141,7 @@ struct Collective {
   std::deque<SegmentState> segments;  // all of them; plan and stream only while in use
   std::deque<Step> active;            // started, results missing; the last one may have packets to send
   uint64_t blocks_union = 0;
-  int64_t opened_at = 0, scanned_before = 0;  // when the header's RESULT was there; nanoseconds of scanning until then
+  int64_t scanned_before = 0;  // nanoseconds of scanning until it was opened
 };
 
 struct EngineStats {
@@ -267,6 +275,7 @@ class Engine {
   bool send_new(int64_t now);
   bool retransmit(int64_t now);
   void push_again(uint64_t packet_number, int64_t now);
+  void note_again(uint64_t packet_number, int64_t now);
   bool advance();
   void begin(Collective& c);
   bool start_step(Collective& c);

@@ -13,6 +13,7 @@ namespace switchagg {
 namespace {
 
 constexpr uint32_t kAsked = 2;  // damaged RESULTs of a packet number after which the ranks send it again
+constexpr size_t kMostAgain = 64;  // times of retransmissions that a collective keeps
 
 // True if a call means the same under both memberships.
 bool means_the_same(const Call& call, const Admission& before, const Admission& after) {
@@ -236,6 +237,15 @@ Collective* Engine::find(uint64_t packet_number, size_t* index) {
     return *index == c.active.size() || packet_number < c.active[*index].start ? nullptr : &c;
   }
   return nullptr;
+}
+
+// Counts a retransmission in its collective; the last entry has all that there is no more room for.
+void Engine::note_again(uint64_t packet_number, int64_t now) {
+  size_t index = 0;
+  Collective* const c = find(packet_number, &index);
+  if (!c) return;
+  if (c->again.empty() || (c->again.size() < kMostAgain && c->again.back().at != now)) c->again.push_back({now, 0});
+  ++c->again.back().packets;
 }
 
 // True unless this cannot be the RESULT of what ranks have sent. Null: it has no words. Of a sealed sum `payload` loses its pad.

@@ -344,6 +344,15 @@ NB_MODULE(_native, m) {
       .def_prop_ro("call_number", [](const Collective& c) { return c.call.call_number; })
       .def_prop_ro("generation", [](const Collective& c) { return c.generation.load(); })
       .def_prop_ro("submitted_at", [](const Collective& c) { return c.submitted_at.load(); })
+      .def_prop_ro("begun_at", [](const Collective& c) { return c.begun_at.load(); })
+      .def_prop_ro("opened_at", [](const Collective& c) { return c.opened_at.load(); })
+      .def_prop_ro("again",
+                   [](const Collective& c) {
+                     std::vector<std::tuple<int64_t, uint64_t>> out;
+                     if (c.status.load() != Status::pending)
+                       for (const auto& each : c.again) out.emplace_back(each.at, each.packets);
+                     return out;
+                   })
       .def_prop_ro("ended_at", [](const Collective& c) { return c.ended_at.load(); })
       .def_prop_ro("resolved",
                    [](const Collective& c) { return std::make_tuple(c.call.sparse, c.call.block, int{c.call.bits}); })
