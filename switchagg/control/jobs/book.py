@@ -36,7 +36,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from switchagg.control.jobs.candidates import CandidateFinder
-from switchagg.control.jobs.effects import AnswerJoin, Effect, Effects, LogEvent, SendEvent
+from switchagg.control.jobs.effects import AnswerJoin, Effect, Effects, LogEvent, Remove, SendEvent
 from switchagg.control.jobs.failovers import Failovers
 from switchagg.control.jobs.job import UNOPENED, Change, ChangeReason, Generation, Job, Member, list_ranks
 from switchagg.control.jobs.job_table import JobTable
@@ -309,6 +309,8 @@ class JobBook:
         self.scheduler.give_up_moving(now)
         self._leave_dead_switches()
         for job in self.table.jobs():
+            if job.change is not None and not self.failovers.has_standby(job):
+                self.changes.give_up_switch(job, now)
             # A job that opens answers in a moment.
             waiting = (*(job.members.values() if job.state in UNOPENED else ()), *job.back.values())
             late = [each for each in waiting if not (each.admission or each.refusal) and each.expires <= now]
@@ -456,12 +458,36 @@ class JobBook:
         Their members need not notice: of a tree, only the leaves' ports can refuse their packets.
         """
         switches = self.pool.switches.values()
-        down = {each.name: each.why for each in switches if not each.up and each.why != UNREACHED}
+        down = {each.name: each.why for each in switches if each.is_lost}
+        for job in self.table.jobs():
+            generation = job.generation
+            if generation is not None and generation.forgotten and job.failover is None:
+                self._replace_slots(job, generation, generation.forgotten)
         for job in self.table.jobs() if down else ():
             names = job.switches if job.failover is None else job.failover.target.switches
             gone = next((name for name in names if name in down), None)
             if gone is not None and job.change is None:
                 self.failovers.begin(job, gone, f"switch {gone!r} is down: {down[gone]}")
+
+    def _replace_slots(self, job: Job, generation: Generation, name: str) -> None:
+        """Has a job whose slots a switch has lost go on, there or elsewhere. Fails it where it cannot.
+
+        Where other switches are not known yet, as after a restart of the controller, it waits for them. The
+        switch has nothing of it meanwhile, so that another controller would see the same.
+        """
+        waited, generation.forgotten = generation.forgotten, ""
+        why = f"switch {name!r} restarted, and what its slots held is lost"
+        if self.failovers.begin(job, name, why, back=True):
+            return
+        unknown = any(not each.up and not each.is_lost for each in self.pool.switches.values())
+        if unknown and self.failovers.is_complete(job):
+            generation.forgotten = name
+            if not waited:
+                self._effects.add(
+                    Remove(next(each for each in generation.parts if each.slot_range.switch == name))
+                )
+        elif not self._lifecycle.end_if_empty(job):
+            self._lifecycle.fail(job, why, {"event": "switch", "why": why})
 
     def _leave_drained(self, job: Job, who: str = "") -> None:
         """Has a job go over from a switch that is drained, unless it is on its way already.
@@ -519,11 +545,9 @@ class JobBook:
                 continue
             if not self.changes.uses_old_generation(job):
                 continue  # the next generation opens below
-            why = f"switch {name!r} restarted, and what its slots held is lost"
-            if job.failover is not None or self.failovers.begin(job, name, why, back=True):
-                continue
-            if not self._lifecycle.end_if_empty(job):
-                self._lifecycle.fail(job, why, {"event": "switch", "why": why})
+            if job.failover is None:
+                job.generation.forgotten = ""  # it is installed again, and to be removed again
+                self._replace_slots(job, job.generation, name)
         self._leave_dead_switches()
         self.scheduler.run()
 

@@ -23,7 +23,6 @@ from switchagg.control.jobs.lifecycle import JobLifecycle
 from switchagg.control.jobs.membership_changes import check_address_free
 from switchagg.control.jobs.records import EventKind, JobState, MemberState, check_endpoint
 from switchagg.control.jobs.switch_pool import SwitchPool
-from switchagg.control.jobs.switch_resources import UNREACHED
 from switchagg.errors import AdmissionError
 
 
@@ -55,7 +54,7 @@ class Failovers:
         generation = job.generation
         if generation is None or job.state not in (JobState.running, JobState.moving):
             return False
-        if any(job.members[rank].state is not MemberState.joined for rank in generation.places):
+        if not self.is_complete(job):
             return False
         if job.failover is None and not generation.open:
             return False  # of a change of membership
@@ -79,6 +78,14 @@ class Failovers:
             self._remind(member)
         self._advance(job)
         return True
+
+    @staticmethod
+    def is_complete(job: Job) -> bool:
+        """Returns True if all members of the job's generation are there, and can send again what they had."""
+        generation = job.generation
+        return generation is not None and all(
+            job.members[rank].state is MemberState.joined for rank in generation.places
+        )
 
     def _fitting(self, job: Job) -> list[PlacementCandidate]:
         return [each for each in self._candidates.of_job(job) if each.size == job.size]
@@ -149,7 +156,7 @@ class Failovers:
     def _refusal(self, job: Job, gone: str) -> AdmissionError:
         change = job.change
         waits = change is not None and bool(change.lost)  # the loss is dealt with first
-        if waits or any(switch.why == UNREACHED and not switch.up for switch in self._pool.switches.values()):
+        if waits or any(not switch.up and not switch.is_lost for switch in self._pool.switches.values()):
             return AdmissionError(f"job {job.name!r} cannot leave switch {gone!r} yet", "switch")
         return AdmissionError(
             f"job {job.name!r} has lost switch {gone!r}, and no other has room for P = {job.slots}, "

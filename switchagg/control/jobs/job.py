@@ -87,6 +87,7 @@ class Generation:
     fenced: int = 0  # bits of workers
     ready: bool = False  # every slot on this switch is initialised
     open: bool = False  # the job is ready on all its switches, and the members have been told
+    forgotten: str = ""  # a switch that has lost the slots, while it is not known where the job can go on
     leaves: tuple[Generation, ...] = ()  # the same job on the switches below
     seats: tuple[int | str, ...] = ()  # in a tree, the `senders`; on a single switch these are `places`
     pending: dict[int, bytes] = field(default_factory=dict)  # INITs that have not been echoed, by slot
@@ -184,6 +185,7 @@ class Change:
     stranded: bool = False  # its switch was lost too: what is not complete now never is
     making_room: bool = False  # the job moves so that a waiting job finds room
     waited_since: float | None = None  # when members were first found not to have paused for that
+    down_since: float | None = None  # when its only switch was first found to be down after all had proceeded
 
     @property
     def begun(self) -> bool:

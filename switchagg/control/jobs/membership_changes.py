@@ -27,6 +27,7 @@ from switchagg.control.jobs.records import EventKind, JobState, MemberState, Swi
 from switchagg.control.jobs.switch_pool import SwitchPool
 from switchagg.errors import AdmissionError
 
+DOWN_PATIENCE: Final = 2.0  # seconds that a change waits for its job's only switch to come back
 _KINDS: Final = {
     ChangeReason.move: EventKind.moved,
     ChangeReason.shrink: EventKind.shrunk,
@@ -243,6 +244,25 @@ class MembershipChanges:
         )
         self._lifecycle.fail(job, why, {"event": "switch", "why": why})
         return True
+
+    def give_up_switch(self, job: Job, now: float) -> None:
+        """Fails a job that all members have proceeded from, and whose only switch stays down.
+
+        They send nothing in a change, so that no port refuses their packets and tells them.
+        """
+        change, generation = job.change, job.generation
+        opening = generation is not None and not generation.open
+        down = [name for name in job.switches if self._pool.switches[name].is_lost]
+        if change is None or opening or self.uses_old_generation(job) or not down:
+            return
+        if change.down_since is None:
+            change.down_since = now
+        elif now - change.down_since >= DOWN_PATIENCE:
+            why = (
+                f"it has lost switch {down[0]!r} in a change of its membership, and no other has room for "
+                f"P = {job.slots}, K = {job.words}"
+            )
+            self._lifecycle.fail(job, why, {"event": "switch", "why": why})
 
     @staticmethod
     def uses_old_generation(job: Job) -> bool:

@@ -99,6 +99,11 @@ class SwitchResources:
             return SwitchState.down
         return SwitchState.draining if self.draining else SwitchState.up
 
+    @property
+    def is_lost(self) -> bool:
+        """True while it cannot be reached, after it was, or after an attempt to."""
+        return not self.up and self.why != UNREACHED
+
     def job_size(self, words: int | None, slots: int | None, workers: int = 1) -> JobSize:
         """Returns the size of a job on this switch while it is empty, with defaults for None.
 

@@ -10,6 +10,7 @@ import pytest
 from switchagg.control.jobs.book import JobBook
 from switchagg.control.jobs.effects import AnswerJoin, AnswerStep, ChangeStep, Fence, Install, Remove
 from switchagg.control.jobs.job import Member
+from switchagg.control.jobs.membership_changes import DOWN_PATIENCE
 from switchagg.control.jobs.records import JobState, MemberState, OnLoss
 from switchagg.errors import AdmissionError
 from switchagg.rules.switch import Reconciled
@@ -404,6 +405,43 @@ def test_a_change_waits_for_a_switch_that_is_down() -> None:
     done = carry_out(jobs)
     assert [effect.generation.places for effect in only(done, Install)] == [(0,)]
     assert zero.job.state is JobState.running
+
+
+def test_a_change_does_not_wait_for_ever_for_the_only_switch() -> None:
+    jobs = book()
+    zero, one = run(jobs, **SHRINK)
+    jobs.lost([one], "its process ended")
+    jobs.switch_down("s", "gone")
+    change(jobs, [zero])
+    jobs.tick(1.0)
+    jobs.tick(0.9 + DOWN_PATIENCE)
+    assert zero.job.state is JobState.moving
+    jobs.tick(1.0 + DOWN_PATIENCE)
+    done = jobs.poll()
+    assert zero.job.state is JobState.failed
+    (event,) = told(done, zero)
+    assert event["event"] == "switch"
+    assert event["why"].startswith("it has lost switch 's' in a change of its membership, and no other")
+    assert {each.step for each in only(done, AnswerStep) if each.refusal.code == "failed"} >= {
+        ChangeStep.proceed
+    }
+    assert free(jobs) == 64
+
+
+def test_a_change_waits_for_room_on_another_switch() -> None:
+    jobs = book(switch("a"), switch("b"))
+    zero, one = run(jobs, **SHRINK)
+    other = create(jobs, "other", switch="b", slots=64)
+    jobs.lost([one], "its process ended")
+    jobs.switch_down("a", "gone")
+    change(jobs, [zero])
+    jobs.tick(1.0)
+    jobs.tick(2.0 + DOWN_PATIENCE)
+    assert zero.job.state is JobState.moving
+    jobs.evict(other, "me")
+    jobs.tick(2.5 + DOWN_PATIENCE)
+    (install,) = only(carry_out(jobs), Install)
+    assert install.generation.slot_range.switch == "b"
 
 
 def test_a_switch_that_refuses_the_next_generation() -> None:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import pytest
 
+from switchagg.control.jobs.book import JobBook
 from switchagg.control.jobs.effects import Install, LogEvent, Remove
-from switchagg.control.jobs.records import EventKind, JobState, MemberState, SwitchState
+from switchagg.control.jobs.job import Generation, Member
+from switchagg.control.jobs.records import EventKind, JobState, JoinRequest, MemberState, SwitchState
+from switchagg.control.jobs.switch_resources import UNREACHED, SwitchResources
 from switchagg.errors import AdmissionError, SwitchError
 from switchagg.rules.switch import Capacity, Reconciled
+from switchagg.rules.wiring import Attachment, parse_hosts
 from tests.switchagg.control.job_books import (
     book,
     carry_out,
     create,
     free,
     generation,
+    join,
     only,
     run,
     switch,
@@ -208,3 +213,64 @@ def test_a_job_leaves_a_dead_switch_when_another_comes_up() -> None:
     assert member.job.failover.target.switches == ("t",)
     (event,) = told(jobs.poll(), member)
     assert event["event"] == "failover"
+
+
+def restarted_with_a_leaf() -> tuple[JobBook, list[Member], Generation]:
+    """A job on a tree, whose new controller has reached one leaf only, which has restarted too."""
+    tree = {"root": Attachment(hosts=())}
+    for rank, leaf in enumerate(("left", "right")):
+        tree[leaf] = Attachment("root", parse_hosts("", [f"10.0.0.{rank}"]))
+    size = Capacity(64, 364, 1 << 20)
+    jobs = book(
+        *(
+            SwitchResources(name, size, slots=8, attachment=at, address=("10.0.1.1", 1000 + number))
+            for number, (name, at) in enumerate(tree.items())
+        )
+    )
+    members = [join(jobs, "a", JoinRequest(rank, 2, f"10.0.0.{rank}", 4000)) for rank in range(2)]
+    carry_out(jobs)
+    there = generation(members[0])
+    assert there.leaves
+    for each in jobs.pool.switches.values():
+        each.up, each.why = False, UNREACHED
+    jobs.switch_up("left", Reconciled(installed=(there.id,)))
+    return jobs, members, there
+
+
+def test_a_job_whose_leaf_and_controller_have_restarted_waits_for_the_other_switches() -> None:
+    jobs, members, there = restarted_with_a_leaf()
+    assert only(jobs.poll(), Remove) == [
+        Remove(there.leaves[0])
+    ]  # as it has nothing of what was in the slots
+    jobs.tick(0.1)
+    jobs.switch_up("root", Reconciled(kept=(there.id,)))
+    assert only(jobs.poll()) == []
+    jobs.switch_up("right", Reconciled(kept=(there.id,)))
+    done = jobs.poll()
+    assert [[event["event"] for event in told(done, each)] for each in members] == [["failover"]] * 2
+    jobs.tick(0.2)
+    assert told(jobs.poll(), members[0]) == []  # once
+    for member, lowest in zip(members, (7, 5), strict=True):
+        jobs.failovers.report(member, token(member), lowest, *member.endpoint)
+    carry_out(jobs)
+    assert members[0].job.state is JobState.running
+    assert members[0].admission is not None
+    assert members[0].admission.first_packet == 5
+
+
+def test_such_a_job_fails_where_another_switch_is_gone() -> None:
+    jobs, members, there = restarted_with_a_leaf()
+    jobs.switch_up("right", Reconciled(kept=(there.id,)))
+    jobs.poll()
+    jobs.switch_down("root", "connection refused")
+    jobs.tick(0.1)
+    why = "switch 'left' restarted, and what its slots held is lost"
+    assert (members[0].job.state, members[0].job.why) == (JobState.failed, why)
+    assert [event["why"] for event in told(jobs.poll(), members[1])] == [why]
+
+
+def test_such_a_job_fails_when_a_rank_is_lost_that_cannot_send_again() -> None:
+    jobs, members, _ = restarted_with_a_leaf()
+    jobs.leave(members[1])
+    jobs.tick(0.1)
+    assert members[0].job.state is JobState.failed
