@@ -155,8 +155,9 @@ native-%:
 	mkdir -p build/dev-$*
 	flock build/dev-$*.lock sh -ec 'export PATH=$(CURDIR)/$(BIN):$$PATH; \
 	  test -f build/dev-$*/build.ninja || cmake -S . -B build/dev-$* -G Ninja -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python; \
-	  cmake --build build/dev-$* --target $(if $(filter switch,$*),switchagg_native,worker_native)'
+	  cmake --build build/dev-$* --target $(if $(filter switch,$*),switchagg_native,worker_native switchagg_c)'
 	cp --remove-destination build/dev-$*/out/$(if $(filter switch,$*),switchagg/emulator,worker_lib)/_native*.so $(if $(filter switch,$*),switchagg/emulator,worker_lib)/
+	$(if $(filter worker,$*),cp --remove-destination build/dev-worker/out/worker_lib/c/libswitchagg.so worker_lib/c/)
 
 clean:
 	rm -rf build .venv

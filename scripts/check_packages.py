@@ -37,6 +37,8 @@ INSIDE = (
     "switchagg/control/page/index.html",
     "switchagg/py.typed",
     "mininet_topos/custom.py",
+    "worker_lib/c/switchagg.h",
+    "worker_lib/c/libswitchagg.so",
     "dist-info/licenses/LICENSE",
 )
 REPOSITORY = Path(__file__).resolve().parents[1]
