@@ -123,6 +123,7 @@ class Admission:
         policy: int = 0,
         receivers: Sequence[int] = (),
         shared_slots: bool = False,
+        block: int = 0,
     ) -> None: ...
 
 class Engine:

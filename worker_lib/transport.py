@@ -129,6 +129,7 @@ def _admission(
         policy=member.policy.word(),
         receivers=list(member.receivers),
         shared_slots=shared,
+        block=member.switch_block,
     )
 
 

@@ -165,7 +165,7 @@ def _open(
         if spec.interfaces:
             switch = RackSwitch(spec.interfaces, spec.own, spec.stations, capacity=spec.slots)
         else:
-            switch = Switch(address, spec.port, capacity=spec.slots)
+            switch = Switch(address, spec.port, capacity=spec.slots, threads=spec.threads)
         switch.start()
         when_done(switch.close)
         return EmbeddedDriver(switch, spec.slots, spec.memory, name=spec.name)

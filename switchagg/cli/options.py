@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from switchagg.errors import UsageError
 from switchagg.rules.planner import DEFAULT_SLOTS, DEFAULT_WORDS, LARGE_SLOTS, LARGE_WORDS
+from switchagg.rules.switch import MAX_THREADS
 
 if TYPE_CHECKING:
     from switchagg.control.client import ControllerClient
@@ -114,10 +116,16 @@ def add_transport_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--dpdk-mtu", type=int, metavar="BYTES", help="to give its ports (their own)")
     group.add_argument("--dpdk-poll", action="store_true", help="never sleep; takes a whole core")
+    group.add_argument(
+        "--threads",
+        default="1",
+        metavar="N|auto",
+        help="that move packets, each with slots and a socket of its own; auto: a core each (%(default)s)",
+    )
 
 
 def transport_from(args: argparse.Namespace) -> dict[str, Any]:
-    """Returns the arguments `transport` and `dpdk` of a switch. Raises `UsageError`."""
+    """Returns the arguments `transport`, `dpdk` and `threads` of a switch. Raises `UsageError`."""
     from switchagg.devices.dpdk import DpdkSettings
 
     dpdk = None
@@ -127,7 +135,15 @@ def transport_from(args: argparse.Namespace) -> dict[str, Any]:
         raise UsageError("--dpdk-mtu and --dpdk-poll are for --dpdk")
     if (dpdk is not None) != (args.transport == "dpdk"):
         raise UsageError("--transport dpdk and --dpdk ARGUMENTS go together")
-    return {"transport": args.transport, "dpdk": dpdk}
+    return {"transport": args.transport, "dpdk": dpdk, "threads": _threads(args.threads)}
+
+
+def _threads(text: str) -> int:
+    if text == "auto":
+        return min(len(os.sched_getaffinity(0)), MAX_THREADS)
+    if not (text.isascii() and text.isdigit() and len(text) < 4 and 1 <= int(text) <= MAX_THREADS):
+        raise UsageError(f"threads is {text!r}; accepted: 1..{MAX_THREADS}, or auto")
+    return int(text)
 
 
 def add_job_size_options(parser: argparse.ArgumentParser) -> None:

@@ -142,6 +142,8 @@ def _serve(args: argparse.Namespace, wait: Callable[[float], bool]) -> int:
 
     interval = args.stats_interval
     require(0.0 <= interval <= 86400.0, "stats-interval", interval, "seconds, 0 (never) to 86400")
+    if args.threads != "1" and (args.engine != "native" or args.interface or args.bmv2_interface):
+        raise UsageError("--threads is for --engine native on a UDP port")
     if args.engine == "native" and (args.interface or args.bmv2_interface):
         from switchagg.cli.switch_ethernet import serve_native
 
@@ -246,6 +248,8 @@ class _Report:
         )
         if isinstance(switch, Switch) and switch.transport_details:
             way = f"{'AF_XDP on ' if switch.transport == 'xdp' else ''}{switch.transport_details}"
+        if isinstance(switch, Switch) and switch.threads > 1:
+            way += f", {switch.threads} threads"
         lines = [
             f"switch ready on {ip}:{port}, {self._args.capacity} slots, {len(jobs)} jobs, "
             f"receive buffer {switch.receive_buffer / 2**20:.1f} MB, {way}"

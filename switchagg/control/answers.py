@@ -26,6 +26,9 @@ class Endpoint(TypedDict):
     """Bytes that the switch's socket takes in one go."""
     link: str
     """UNIX socket of the shared memory, for workers on the switch's own computer; or empty."""
+    block: int
+    """Consecutive slots that one thread of the switch has: no train of packets should have slots of two.
+    0 where it does not matter."""
 
 
 class MemberView(TypedDict):

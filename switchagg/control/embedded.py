@@ -30,7 +30,7 @@ class EmbeddedController:
         controller_host, controller_port: address of the HTTP service; port 0 takes a free one.
         capacity: slots of the switch.
         memory: bytes that slots may take.
-        rate, faults, pcap, links, transport, dpdk: passed on to the switch.
+        rate, faults, pcap, links, transport, dpdk, threads: passed on to the switch.
         words, slots, policy: of jobs whose ranks ask for none.
         credential: the token that every request must bring; None for no authentication.
 
@@ -56,6 +56,7 @@ class EmbeddedController:
         links: bool = True,
         transport: str = "udp",
         dpdk: DpdkSettings | None = None,
+        threads: int = 1,
         credential: str | None = None,
     ) -> None:
         from switchagg.emulator.switch import Switch
@@ -78,6 +79,7 @@ class EmbeddedController:
             links=links,
             transport=transport,
             dpdk=dpdk,
+            threads=threads,
         )
         self.switch.start()
         try:

@@ -127,4 +127,10 @@ def admitted(
 def endpoint(driver: SwitchDriver) -> Endpoint:
     """Returns a switch's address and port for workers, and the parameters of the way there."""
     host, port = driver.address
-    return {"address": host, "port": port, "receive_buffer": driver.receive_buffer, "link": driver.link}
+    return {
+        "address": host,
+        "port": port,
+        "receive_buffer": driver.receive_buffer,
+        "link": driver.link,
+        "block": driver.block,
+    }

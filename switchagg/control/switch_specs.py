@@ -39,7 +39,7 @@ from urllib.parse import parse_qsl
 from switchagg.control.jobs.records import MAX_NAME
 from switchagg.errors import UsageError
 from switchagg.p4program.program import Station, SwitchAddress
-from switchagg.rules.switch import DEFAULT_MEMORY
+from switchagg.rules.switch import DEFAULT_MEMORY, MAX_THREADS
 from switchagg.rules.wiring import Attachment, checked, parse_hosts
 from switchagg.wire.header import DEFAULT_PORT
 
@@ -50,7 +50,7 @@ DEFAULT_SLOTS: Final = 65536
 _NATIVE: Final = "native"
 _P4RUNTIME: Final = "p4runtime:"
 _ACCEPTED: Final = (
-    "native[:SLOTS][?address=IP&port=N&memory=BYTES&parent=NAME&host=IP/LENGTH], with interface=PORT=NAME "
+    "native[:SLOTS][?address=IP&port=N&memory=BYTES&threads=N&parent=NAME&host=IP/LENGTH], with interface=PORT=NAME "
     "also mac=MAC&station=IP,MAC,PORT; or p4runtime://HOST:PORT[?…]"
 )
 _LISTS: Final = {"host": "hosts", "interface": "interfaces", "station": "stations"}
@@ -75,6 +75,7 @@ class NativeSpec:
     interfaces: Mapping[int, str] = field(default_factory=dict)
     own: SwitchAddress | None = None
     stations: Mapping[str, Station] = field(default_factory=dict)
+    threads: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +214,7 @@ def _native(name: str, url: str, beside: Mapping[str, Any]) -> NativeSpec:
             given[key] = str(value)
     if colon:
         given.setdefault("slots", slots)
-    if unknown := sorted(set(given) - {"slots", "address", "port", "memory", "parent", "mac"}):
+    if unknown := sorted(set(given) - {"slots", "address", "port", "memory", "parent", "mac", "threads"}):
         raise UsageError(f"switch {name}: there is no key {unknown[0]!r}; accepted: {_ACCEPTED}")
     if not lists["interfaces"] and (lists["stations"] or "mac" in given):
         raise UsageError(f"switch {name}: mac and station without an interface; accepted: {_ACCEPTED}")
@@ -236,7 +237,10 @@ def _native(name: str, url: str, beside: Mapping[str, Any]) -> NativeSpec:
         given.get("parent"),
         parse_hosts(f"switch {name}", lists["hosts"]) if lists["hosts"] else None,
         _interfaces(name, lists["interfaces"]),
+        threads=_number(name, "threads", given.get("threads", "1"), 1, MAX_THREADS),
     )
+    if spec.interfaces and spec.threads > 1:
+        raise UsageError(f"switch {name}: threads is {spec.threads}; accepted between interfaces: 1")
     return _between_interfaces(spec, given.get("mac"), lists["stations"]) if spec.interfaces else spec
 
 

@@ -7,7 +7,6 @@ from switchagg.rules.slots import Address, JobEntry, Out, SlotState
 class _Jobs:
     """The methods that a slot table and a switch have in common; there is no such class at run time."""
 
-    def __init__(self, capacity: int) -> None: ...
     def add_job(self, job: JobEntry) -> None: ...
     def remove_job(self, job_id: int) -> None: ...
     def fence(self, job_id: int, bits: int) -> None: ...
@@ -19,7 +18,17 @@ class _Jobs:
     def slot(self, index: int) -> SlotState: ...
 
 class SlotTable(_Jobs):
-    """The rules of `switchagg.rules.slots`, in C++; `tests/reference/slots.py` is the readable form."""
+    """The rules of `switchagg.rules.slots`, in C++; `tests/reference/slots.py` is the readable form.
+
+    Of `shards` tables, this one has the slots of every so many-th block, with the number `shard`.
+    """
+
+    def __init__(self, capacity: int, shard: int = 0, shards: int = 1) -> None: ...
+    def owner(self, index: int) -> int:
+        """Returns the number of the table that has a job's slot."""
+
+    def receive_or_shard(self, payload: bytes, source: Address | None) -> tuple[list[Out], int | None]:
+        """`receive`, or the number of the table that has the packet's slot; nothing was done then."""
 
     def receive(self, payload: bytes, source: Address | None) -> list[Out]: ...
     def receive_batch(self, packets: Sequence[tuple[bytes, Address | None]]) -> tuple[list[Out], int]:
@@ -56,8 +65,9 @@ class RateSettings:
     def __init__(self, *, bits_per_second: float, queue_bytes: int) -> None: ...
 
 class NativeSwitch(_Jobs):
-    """A slot table and the thread that serves it on a UDP socket; see `switchagg.emulator.switch.Switch`."""
+    """A slot table and the threads that serve it on a UDP socket; see `switchagg.emulator.switch.Switch`."""
 
+    def __init__(self, capacity: int, threads: int = 1) -> None: ...
     def open(
         self,
         address: Address,
@@ -87,6 +97,7 @@ class NativeSwitch(_Jobs):
         poll: bool,
     ) -> None:
         """Makes `open` take packets from the ports of `switchagg.devices.dpdk`. Raises `OSError`."""
+    def stray_counters(self) -> dict[str, int]: ...
     def host_counters(self) -> dict[str, int]:
         """Datagrams that the device dropped, by reason; empty on a socket of the kernel."""
     def close(self) -> None: ...

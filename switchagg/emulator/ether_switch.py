@@ -157,6 +157,11 @@ class EtherSwitch(SoftwareSwitch):
         return ""
 
     @property
+    def block(self) -> int:
+        """One thread has all slots."""
+        return 0
+
+    @property
     def memory(self) -> str:
         """No job has shared slots."""
         return ""

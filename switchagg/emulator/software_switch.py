@@ -1,6 +1,6 @@
 """`SoftwareSwitch`: the members that the native switch has on a UDP port and on Ethernet alike.
 
-One native thread serves packets, without the GIL; every method may be called from any thread while it does.
+Native threads serve packets, without the GIL; every method may be called from any thread while they do.
 """
 
 from __future__ import annotations
@@ -33,12 +33,20 @@ class SoftwareSwitch(Lifetime):
         rate: of each worker's link; on Ethernet of each port's.
         faults: what to do to packets; None for nothing.
         pcap: file to write all packets to; overwritten.
+        threads: that serve packets.
 
     Raises `UsageError` for a value that cannot work and `SwitchError` on other systems than Linux.
     """
 
-    def __init__(self, capacity: int, rate: Rate | None, faults: Faults | None, pcap: Path | None) -> None:
-        self._native = _native_switch(capacity)
+    def __init__(
+        self,
+        capacity: int,
+        rate: Rate | None,
+        faults: Faults | None,
+        pcap: Path | None,
+        threads: int = 1,
+    ) -> None:
+        self._native = _native_switch(capacity, threads)
         _switches.add(self)
         self._pcap = pcap
         self._state = "not started"
@@ -191,7 +199,7 @@ def _let_go_in_child() -> None:
 os.register_at_fork(after_in_child=_let_go_in_child)
 
 
-def _native_switch(capacity: int) -> NativeSwitch:
+def _native_switch(capacity: int, threads: int) -> NativeSwitch:
     if sys.platform != "linux":
         raise SwitchError(
             f"the software switch runs on Linux only (UDP_SEGMENT, recvmmsg), and this is {sys.platform}; "
@@ -199,7 +207,7 @@ def _native_switch(capacity: int) -> NativeSwitch:
         )
     from switchagg.emulator._native import NativeSwitch
 
-    return NativeSwitch(capacity)
+    return NativeSwitch(capacity, threads)
 
 
 def _create_capture(path: Path) -> int:

@@ -5,7 +5,7 @@
         switch.packet_out(init_packet)      # the controller's port
         ...                                 # workers send to switch.address
 
-One native thread serves packets, without the GIL; every method may be called from any thread while it does.
+Native threads serve packets, without the GIL; every method may be called from any thread while they do.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from switchagg.emulator.rates import Rate
 from switchagg.emulator.software_switch import SoftwareSwitch
 from switchagg.errors import SwitchError, UsageError
 from switchagg.rules.slots import Address, JobEntry
-from switchagg.wire.header import max_words
+from switchagg.wire.header import BLOCK_SLOTS, max_words
 
 if TYPE_CHECKING:
     from switchagg.p4program.program import JobPlace
@@ -60,6 +60,9 @@ class Switch(SoftwareSwitch):
             Where the kernel refuses that, it is UDP, and `warnings` says why. "dpdk": `host` is the address
             that DPDK's ports have, without the kernel.
         dpdk: how to start DPDK, for that transport only.
+        threads: that serve packets, 1..64. With several each has a socket at the same address and blocks of
+            `BLOCK_SLOTS` consecutive slots of its own, and the kernel gives it their packets; workers of this
+            computer share slots or send UDP then. Not with AF_XDP, DPDK, a rate, faults or a capture.
 
     Raises `UsageError` for a value that cannot work and `SwitchError` on other systems than Linux.
     """
@@ -78,8 +81,9 @@ class Switch(SoftwareSwitch):
         receive_buffer: int = DEFAULT_RECEIVE_BUFFER,
         transport: str = "udp",
         dpdk: DpdkSettings | None = None,
+        threads: int = 1,
     ) -> None:
-        super().__init__(capacity, rate, faults, pcap)
+        super().__init__(capacity, rate, faults, pcap, threads)
         if not 0 <= port <= 0xFFFF:
             raise UsageError(f"port is {port}; accepted: 1..65535, or 0 for any free one")
         if not _MIN_RECEIVE_BUFFER <= receive_buffer <= _MAX_RECEIVE_BUFFER:
@@ -91,6 +95,12 @@ class Switch(SoftwareSwitch):
             raise UsageError(f"transport is {transport!r}; accepted: {', '.join(TRANSPORTS)}")
         if (dpdk is not None) != (transport == "dpdk"):
             raise UsageError(f"transport is {transport!r}, and dpdk {dpdk}; DPDK needs both")
+        if threads > 1 and (transport != "udp" or rate or self.faults or pcap):
+            raise UsageError(
+                f"threads is {threads}; accepted with AF_XDP, DPDK, a rate, faults or a capture: 1"
+            )
+        self.threads = threads
+        """That serve packets."""
         self._dpdk = dpdk
         self._transport_warnings: list[str] = []
         self.transport = transport
@@ -158,6 +168,11 @@ class Switch(SoftwareSwitch):
         return self._opened().link_name
 
     @property
+    def block(self) -> int:
+        """Consecutive slots that one thread has; 0 where one has all. Workers send no train with two blocks."""
+        return BLOCK_SLOTS if self.threads > 1 else 0
+
+    @property
     def memory(self) -> str:
         """Identifies the processes whose jobs may have shared slots (`switchagg.computer.memory_identity`).
 
@@ -209,11 +224,13 @@ class Switch(SoftwareSwitch):
     def port_counters(self) -> dict[str, int]:
         """Returns what passed the socket: packets_in, bytes_in, packets_out, bytes_out, and on the way
         receive_calls, send_calls, refused, send_errors. Of AF_XDP and DPDK also what was dropped: malformed,
-        unaddressed, not_open, too_large, no_room.
+        unaddressed, not_open, too_large, no_room. With several threads also strays, which another thread's socket
+        got, and strays_dropped, for which that thread had no room.
 
         Bytes are of UDP payload, calls are system calls, and `refused` were answered with "port unreachable".
         """
-        return self._here().port_counters() | self._here().host_counters()
+        native = self._here()
+        return native.port_counters() | native.host_counters() | native.stray_counters()
 
 
 def _resolve(host: str) -> str:

@@ -8,6 +8,7 @@ from typing import Final
 
 from switchagg.wire.header import HEADER_BYTES, MAX_WORKERS
 
+MAX_THREADS: Final = 64  # of a software switch
 DEFAULT_MEMORY: Final = 1 << 30  # bytes of a software switch, for the slots of all jobs
 SLOT_STATE_BYTES = 16  # seq, seen, filled and what aligning them costs
 

@@ -25,6 +25,7 @@ inline constexpr uint32_t kDefaultPort = {wire.DEFAULT_PORT};
 inline constexpr uint32_t kMinWords = {wire.MIN_WORDS};
 inline constexpr uint32_t kMaxWords = {wire.MAX_WORDS};
 inline constexpr uint32_t kMaxWorkers = {wire.MAX_WORKERS};
+inline constexpr uint32_t kBlockSlots = {wire.BLOCK_SLOTS};
 inline constexpr uint32_t kMaxPacketBytes = {wire.MAX_UDP_PAYLOAD};
 
 // Offsets of fields in bytes; version and op share the first one.

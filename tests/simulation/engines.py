@@ -33,11 +33,12 @@ class Admission:
     def __init__(
         self, switch_ip: int, switch_port: int, job: int, token: int, result_token: int, base: int,
         slots: int, words: int, first_seq: int, rank: int, workers: int, window_limit: int, link: str = "",
-        policy: int = 0, receivers: Sequence[int] = (), shared_slots: bool = False,
+        policy: int = 0, receivers: Sequence[int] = (), shared_slots: bool = False, block: int = 0,
     ) -> None:  # fmt: skip
         # `receivers` are for collectives other than all-reduce.
         assert not link
         assert not shared_slots
+        assert not block
         where = (switch_ip, switch_port, job, token, result_token, base, slots, words, first_seq)
         self.fields = numbers((*where, rank, workers, window_limit, policy))
 

@@ -40,6 +40,10 @@ class SwitchDriver(Protocol):
         """Name of the UNIX socket where workers of the switch's host attach; empty where they cannot."""
 
     @property
+    def block(self) -> int:
+        """Consecutive slots that one thread of the switch has; 0 where one has all."""
+
+    @property
     def memory(self) -> str:
         """Identifies the processes whose jobs may have shared slots here; empty where none may.
 

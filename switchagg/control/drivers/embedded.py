@@ -54,6 +54,10 @@ class EmbeddedDriver:
         return self._switch.link
 
     @property
+    def block(self) -> int:
+        return self._switch.block
+
+    @property
     def memory(self) -> str:
         return self._switch.memory
 

@@ -92,6 +92,10 @@ class P4RuntimeDriver:
         return self._program.link
 
     @property
+    def block(self) -> int:
+        return self._program.block
+
+    @property
     def memory(self) -> str:
         return ""  # packets have to reach it: it may be replaced by another switch
 

@@ -1,13 +1,16 @@
 #include "switchagg/native/shared/udp_port.h"
 
 #include <arpa/inet.h>
+#include <linux/filter.h>
 #include <netinet/udp.h>
 #include <poll.h>
 #include <sys/socket.h>
 
 #include <array>
+#include <bit>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 
 #include "switchagg/native/shared/clock.h"
 
@@ -33,6 +36,11 @@ union Control {
 };
 
 }  // namespace
+
+// The block of a packet's slot, of so many slots each.
+static uint32_t block_of(const Segment& packet, uint32_t slots) {
+  return !slots || packet.size < wire::kHeaderBytes ? 0 : wire::load16(packet.data + wire::kSlotOffset) / slots;
+}
 
 sockaddr_in to_sockaddr(Endpoint e) {
   sockaddr_in a{};
@@ -73,6 +81,8 @@ UdpPort::UdpPort(const UdpOptions& options) : socket_(socket(AF_INET, SOCK_DGRAM
   if (!socket_) fail("socket");
   const int fd = socket_.get();
   sockaddr_in address = to_sockaddr(options.bind);
+  const int on = 1;
+  if (options.share_address && setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &on, sizeof on) != 0) fail("SO_REUSEPORT");
   if (bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) fail("bind");
   socklen_t length = sizeof address;
   if (getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) != 0) fail("getsockname");
@@ -81,7 +91,7 @@ UdpPort::UdpPort(const UdpOptions& options) : socket_(socket(AF_INET, SOCK_DGRAM
   receive_buffer_ = enlarge_buffer(fd, SO_RCVBUF, SO_RCVBUFFORCE, options.receive_buffer);
   enlarge_buffer(fd, SO_SNDBUF, SO_SNDBUFFORCE, options.send_buffer);
   if (options.offload) {
-    int off = 0, on = 1;
+    const int off = 0;
     gso_ = setsockopt(fd, SOL_UDP, UDP_SEGMENT, &off, sizeof off) == 0;
     gro_ = setsockopt(fd, SOL_UDP, UDP_GRO, &on, sizeof on) == 0;
   }
@@ -90,6 +100,19 @@ UdpPort::UdpPort(const UdpOptions& options) : socket_(socket(AF_INET, SOCK_DGRAM
 }
 
 UdpPort::~UdpPort() = default;
+
+void UdpPort::steer_by_slot(uint32_t sockets) {
+  static_assert(std::has_single_bit(wire::kBlockSlots));
+  sock_filter code[] = {
+      BPF_STMT(BPF_LD | BPF_H | BPF_ABS, wire::kSlotOffset),  // 0 is returned where the packet is shorter
+      BPF_STMT(BPF_ALU | BPF_RSH | BPF_K, std::countr_zero(wire::kBlockSlots)),
+      BPF_STMT(BPF_ALU | BPF_MOD | BPF_K, sockets),
+      BPF_STMT(BPF_RET | BPF_A, 0),
+  };
+  const sock_fprog program{std::size(code), code};
+  if (setsockopt(socket_.get(), SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, &program, sizeof program) != 0)
+    fail("SO_ATTACH_REUSEPORT_CBPF");
+}
 
 void UdpPort::connect(Endpoint peer) {
   sockaddr_in address = to_sockaddr(peer);
@@ -207,12 +230,14 @@ void UdpPort::send(std::span<const Endpoint> to, std::span<const Segment> segmen
     size_t made = 0;
     while (at < segments.size() && made < kSendMessages) {
       Train t{b.out_iov.size(), 0, 0, segments[at].size, 0};
+      const uint32_t block = block_of(segments[at], block_);
       const uint8_t* end = nullptr;
       while (at < segments.size() && t.count < kMaxSegments) {
         const Segment& s = segments[at];
         if (s.size > t.size || t.bytes + s.size > kMaxBatchBytes) {
           if (t.count) break;  // a single oversized datagram is left to the kernel to refuse
         }
+        if (block_ && block_of(s, block_) != block) break;
         if (s.data == end) {
           b.out_iov.back().iov_len += s.size;
         } else {

@@ -21,12 +21,19 @@ struct UdpOptions {
   int receive_buffer = 8 << 20;     // bytes asked for
   int send_buffer = 4 << 20;
   bool offload = true;              // try UDP_SEGMENT and UDP_GRO
+  bool share_address = false;       // with other sockets that ask for it too (SO_REUSEPORT)
 };
 
 class UdpPort : public Port {
  public:
   explicit UdpPort(const UdpOptions& options);  // throws std::system_error
   ~UdpPort() override;
+
+  // Of `sockets` that share an address: the one with the number `slot / kBlockSlots % sockets`, in the order of their binding,
+  // gets a packet with this slot; without a slot, the first. Throws std::system_error.
+  void steer_by_slot(uint32_t sockets);
+  // A train that is sent has slots of one block of so many, so that whole trains are steered. Else trains end where they are full.
+  void cut_at_blocks(uint32_t slots) { block_ = slots; }
 
   void connect(Endpoint peer);  // from now on only this peer's datagrams are received; throws std::system_error
   bool wait(int64_t timeout_ns) override;
@@ -56,6 +63,7 @@ class UdpPort : public Port {
   std::optional<Endpoint> peer_;
   int receive_buffer_ = 0;
   bool gso_ = false, gro_ = false;
+  uint32_t block_ = 0;
   PortCounters counters_;
   std::unique_ptr<Buffers> buffers_;
 };

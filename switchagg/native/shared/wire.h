@@ -12,6 +12,7 @@ inline constexpr uint32_t kDefaultPort = 48879;
 inline constexpr uint32_t kMinWords = 16;
 inline constexpr uint32_t kMaxWords = 16372;
 inline constexpr uint32_t kMaxWorkers = 32;
+inline constexpr uint32_t kBlockSlots = 64;
 inline constexpr uint32_t kMaxPacketBytes = 65507;
 
 // Offsets of fields in bytes; version and op share the first one.

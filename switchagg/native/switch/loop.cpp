@@ -14,7 +14,12 @@ namespace switchagg {
 
 constexpr size_t kScratchBytes = 16 * size_t{wire::kMaxPacketBytes};
 
-SwitchLoop::SwitchLoop(uint32_t capacity) : table_(capacity), scratch_(new uint8_t[kScratchBytes]) {}
+SwitchLoop::SwitchLoop(uint32_t capacity, Shard shard)
+    : table_(capacity, shard), others_(shard.count > 1 ? shard.count : 0), scratch_(new uint8_t[kScratchBytes]) {}
+
+void SwitchLoop::join(SwitchLoop& other, StrayQueue& to, StrayQueue& from) {
+  others_[other.table_.shard().index] = {&other, &to, &from};
+}
 
 void SwitchLoop::start(Port& port) {
   port_ = &port;
@@ -31,11 +36,9 @@ void SwitchLoop::stop() {
 
 bool SwitchLoop::in_own_process() const { return process_ == 0 || process_ == getpid(); }
 
-std::vector<std::vector<uint8_t>> SwitchLoop::packet_out(std::span<const uint8_t> packet) {
+Verdict SwitchLoop::packet_out(std::span<const uint8_t> packet) {
   std::lock_guard<FairMutex> guard(lock_);
-  const Verdict verdict = table_.process(Received::whole(packet.data(), static_cast<uint32_t>(packet.size()), {}), true);
-  if (verdict.action == Action::to_controller) return {{packet.begin(), packet.end()}};
-  return {};
+  return table_.process(Received::whole(packet.data(), static_cast<uint32_t>(packet.size()), {}), true);
 }
 
 PortCounters SwitchLoop::port_counters() {
@@ -55,8 +58,16 @@ void SwitchLoop::serve() {
       turn(*port_);
     }
   } catch (const std::exception& error) {
-    std::lock_guard<FairMutex> guard(lock_);
-    failure_ = error.what();
+    {
+      std::lock_guard<FairMutex> guard(lock_);
+      failure_ = error.what();
+    }
+    // A switch without some of its slots is of no use to anybody.
+    for (const Other& other : others_) {
+      if (!other.loop) continue;
+      other.loop->stopping_ = true;
+      other.loop->port_->wake();
+    }
   }
 }
 
@@ -64,10 +75,25 @@ void SwitchLoop::turn(Port& port) {
   if (port_ != &port) port_ = &port;  // the thread writes nothing that stop() reads
   arrived_.clear();
   port.receive(arrived_);
-  std::lock_guard<FairMutex> guard(lock_);
-  for (const Received& datagram : arrived_) on_packet(datagram);
-  flush();
-  port_counters_ = port.counters();
+  for (const Other& other : others_)
+    if (other.from) other.from->take(arrived_);
+  {
+    std::lock_guard<FairMutex> guard(lock_);
+    for (const Received& datagram : arrived_) on_packet(datagram);
+    flush();
+    port_counters_ = port.counters();
+  }
+  if (!strays_.empty()) hand_over();
+}
+
+void SwitchLoop::hand_over() {
+  for (const auto& [index, datagram] : strays_) {
+    others_[index].to->put(datagram);
+    others_[index].handed = true;
+  }
+  strays_.clear();
+  for (Other& other : others_)
+    if (std::exchange(other.handed, false)) other.loop->port_->wake();
 }
 
 void SwitchLoop::on_packet(const Received& datagram) {
@@ -85,6 +111,7 @@ void SwitchLoop::on_packet(const Received& datagram) {
   }
   if (verdict.action == Action::unicast) answer(verdict);
   if (verdict.action == Action::deliver) deliver(verdict, datagram);
+  if (verdict.action == Action::stray) strays_.emplace_back(verdict.shard, datagram);
 }
 
 // Returns where to put more that is to be sent of a job. Notes the job if this batch has nothing of it yet.
@@ -113,9 +140,9 @@ void SwitchLoop::send_directed(uint32_t job_index, std::vector<Directed>& direct
     if (to) port_->send({&*to, 1}, run_);
     run_.clear();
     for (size_t i = at; i < end; ++i) run_.push_back({bare_[directed[i].bare].data(), wire::kHeaderBytes});
-    others_.assign(workers.begin(), workers.end());
-    if (to) std::erase(others_, *to);
-    port_->send(others_, run_);
+    bare_to_.assign(workers.begin(), workers.end());
+    if (to) std::erase(bare_to_, *to);
+    port_->send(bare_to_, run_);
   }
   directed.clear();
 }

@@ -8,6 +8,8 @@
 // stays locked until they are sent. The loop sleeps in the port and allocates nothing per packet.
 //
 // Other threads reach the table through with_table(), between two batches and in the order of asking.
+//
+// A switch may have several loops (shards.h). What a loop receives for the table of another it hands over after the batch.
 #pragma once
 
 #include <array>
@@ -21,16 +23,20 @@
 
 #include "switchagg/native/switch/concurrency.h"
 #include "switchagg/native/switch/slot_table.h"
+#include "switchagg/native/switch/strays.h"
 
 namespace switchagg {
 
 class SwitchLoop {
  public:
-  explicit SwitchLoop(uint32_t capacity);  // slots; throws std::invalid_argument
+  explicit SwitchLoop(uint32_t capacity, Shard shard = {});  // slots of all loops; throws std::invalid_argument
   ~SwitchLoop() { stop(); }
   SwitchLoop(const SwitchLoop&) = delete;
   SwitchLoop& operator=(const SwitchLoop&) = delete;
 
+  // Before start(): the loop with this index gets its strays through `to`, and this one its own through `from`.
+  void join(SwitchLoop& other, StrayQueue& to, StrayQueue& from);
+  void use(Port& port) { port_ = &port; }  // before start(), where other loops may wake this one
   void start(Port& port);  // once; the port outlives the loop. Throws std::system_error where no thread can be made
   void stop();             // ends the thread
   void turn(Port& port);   // instead of a thread: processes one batch
@@ -44,8 +50,8 @@ class SwitchLoop {
     std::lock_guard<FairMutex> guard(lock_);
     return function(table_);
   }
-  // Processes a packet from the controller's port; returns the packets for that port.
-  std::vector<std::vector<uint8_t>> packet_out(std::span<const uint8_t> packet);
+  // Processes a packet from the controller's port: to_controller if it goes back there, or stray.
+  Verdict packet_out(std::span<const uint8_t> packet);
   PortCounters port_counters();
   std::string failure();  // the error that ended the loop, or empty
 
@@ -70,7 +76,14 @@ class SwitchLoop {
     bool empty() const { return full.empty() && delivered.empty() && directed.empty(); }
   };
 
+  struct Other {
+    SwitchLoop* loop = nullptr;
+    StrayQueue *to = nullptr, *from = nullptr;
+    bool handed = false;  // something, since the last time that it was woken
+  };
+
   void serve();
+  void hand_over();
   void on_packet(const Received& datagram);
   void answer(const Verdict& verdict);
   void deliver(const Verdict& verdict, const Received& datagram);
@@ -93,12 +106,14 @@ class SwitchLoop {
 
   // Only the thread's; they keep their capacity.
   std::vector<Received> arrived_;
+  std::vector<std::pair<uint32_t, Received>> strays_;
+  std::vector<Other> others_;         // loops, by index; not itself
   std::vector<Finished> finished_;    // by job index
   std::vector<uint32_t> to_multicast_;  // job indices with something in finished_
   std::vector<Answer> answers_;
   std::vector<Segment> run_;
   std::vector<std::array<uint8_t, wire::kHeaderBytes>> bare_;
-  std::vector<Endpoint> others_;
+  std::vector<Endpoint> bare_to_;
   std::unique_ptr<uint8_t[]> scratch_;  // packets whose header was rewritten
   size_t scratch_used_ = 0;
 };

@@ -59,14 +59,14 @@ To narrow(const char* name, int64_t value) {
   return static_cast<To>(value);
 }
 
-// Calls `function` with the slot table; of a switch, under the loop's lock and without the GIL.
+// Calls `function` with the slot table; of a switch, without the GIL, with all of its tables as one.
 template <typename Function>
 auto with_table(SlotTable& self, Function&& function) {
   return function(self);
 }
 template <typename Function>
 auto with_table(NativeSwitch& self, Function&& function) {
-  return without_gil([&] { return self.loop().with_table(function); });
+  return without_gil([&] { return function(self.loops()); });
 }
 
 // Calls `function` with the slot table and a job id that was checked.
@@ -74,7 +74,7 @@ template <typename Self, typename Function>
 auto on_job(Self& self, int64_t job_id, Function&& function) {
   return with_usage_errors([&] {
     const auto job = narrow<uint16_t>("job", job_id);
-    return with_table(self, [&](SlotTable& table) { return function(table, job); });
+    return with_table(self, [&](auto& table) { return function(table, job); });
   });
 }
 
@@ -166,48 +166,43 @@ struct SlotCopy {
 template <typename Self>
 void bind_table(nb::class_<Self>& bound) {
   bound
-      .def("__init__",
-           [](Self* self, int64_t capacity) {
-             with_usage_errors([&] { new (self) Self(narrow<uint32_t>("capacity of", capacity)); });
-           },
-           "capacity"_a)
       .def("add_job",
            [](Self& self, nb::handle job) {
              const JobAdmission admission = to_admission(job);
-             with_usage_errors([&] { with_table(self, [&](SlotTable& table) { table.add_job(admission); }); });
+             with_usage_errors([&] { with_table(self, [&](auto& table) { table.add_job(admission); }); });
            },
            "job"_a)
       .def("fence",
            [](Self& self, int64_t job, uint32_t bits) {
-             on_job(self, job, [&](SlotTable& table, uint16_t id) { table.fence(id, bits); });
+             on_job(self, job, [&](auto& table, uint16_t id) { table.fence(id, bits); });
            },
            "job_id"_a, "bits"_a)
       .def("admit",
            [](Self& self, int64_t job, uint32_t bits) {
-             on_job(self, job, [&](SlotTable& table, uint16_t id) { table.admit(id, bits); });
+             on_job(self, job, [&](auto& table, uint16_t id) { table.admit(id, bits); });
            },
            "job_id"_a, "bits"_a)
       .def("counters",
-           [](Self& self) { return to_dict(with_table(self, [](SlotTable& table) { return table.counters(); })); })
+           [](Self& self) { return to_dict(with_table(self, [](auto& table) { return table.counters(); })); })
       .def("job_counters",
            [](Self& self, int64_t job) {
-             return to_dict(on_job(self, job, [](SlotTable& table, uint16_t id) { return table.report(id); }));
+             return to_dict(on_job(self, job, [](auto& table, uint16_t id) { return table.report(id); }));
            },
            "job_id"_a)
       .def("outcome_counters",
            [](Self& self, int64_t job) {
-             return to_outcomes(on_job(self, job, [](SlotTable& table, uint16_t id) { return table.report(id); }));
+             return to_outcomes(on_job(self, job, [](auto& table, uint16_t id) { return table.report(id); }));
            },
            "job_id"_a)
       .def("unknown_job_counters",
            [](Self& self) {
-             return to_dict(with_table(self, [](SlotTable& table) { return table.unknown_job_counters(); }));
+             return to_dict(with_table(self, [](auto& table) { return table.unknown_job_counters(); }));
            })
       .def("slot",
            [](Self& self, int64_t index) {
              const SlotCopy copy = with_usage_errors([&] {
                const auto slot = narrow<uint32_t>("slot", index);
-               return with_table(self, [&](SlotTable& table) { return SlotCopy(table.slot(slot)); });
+               return with_table(self, [&](auto& table) { return table.with_slot(slot, [](const auto& view) { return SlotCopy(view); }); });
              });
              return copy.to_python();
            },
@@ -239,6 +234,7 @@ void append(std::vector<Out>& outs, const SlotTable& table, const Verdict& verdi
   switch (verdict.action) {
     case Action::none:
     case Action::flush:
+    case Action::stray:
       return;
     case Action::multicast: {
       const Segment full = table.result(verdict.job_index, verdict.slot);
@@ -259,6 +255,17 @@ void append(std::vector<Out>& outs, const SlotTable& table, const Verdict& verdi
     case Action::to_controller:
       outs.emplace_back(std::nullopt, packet);
   }
+}
+
+// Of one of several tables: what it sends, or the number of the table that has the packet's slot.
+std::pair<std::vector<Out>, std::optional<uint32_t>> receive_or_shard(SlotTable& table, const nb::bytes& packet,
+                                                                      const std::optional<Address>& source) {
+  const Verdict verdict = process(table, packet, source);
+  if (verdict.action == Action::stray) return {{}, verdict.shard};
+  std::vector<Out> outs;
+  append(outs, table, verdict, packet);
+  table.flushed();
+  return {std::move(outs), std::nullopt};
 }
 
 std::vector<Out> receive(SlotTable& table, const nb::bytes& packet, const std::optional<Address>& source) {
@@ -322,9 +329,19 @@ void bind_slot_table(nb::module_& module) {
   nb::class_<SlotTable> table(module, "SlotTable");
   bind_table(table);
   table
+      .def("__init__",
+           [](SlotTable* self, int64_t capacity, uint32_t shard, uint32_t shards) {
+             with_usage_errors([&] { new (self) SlotTable(narrow<uint32_t>("capacity of", capacity), {shard, shards}); });
+           },
+           "capacity"_a, "shard"_a = 0, "shards"_a = 1)
+      .def("owner", [](SlotTable& self, int64_t index) {
+             return with_usage_errors([&] { return self.owner(narrow<uint32_t>("slot", index)); });
+           },
+           "index"_a)
+      .def("receive_or_shard", &receive_or_shard, "payload"_a, "source"_a.none())
       .def("remove_job",
            [](SlotTable& self, int64_t job) {
-             on_job(self, job, [](SlotTable& table, uint16_t id) { table.remove_job(id); });
+             on_job(self, job, [](auto& table, uint16_t id) { table.remove_job(id); });
            },
            "job_id"_a)
       .def("receive", &receive, "payload"_a, "source"_a.none())
@@ -352,10 +369,17 @@ void bind_slot_table(nb::module_& module) {
 // ---------------------------------------------------------------------------------------------------------- the switch
 
 nb::dict port_counters(NativeSwitch& self) {
-  const PortCounters c = without_gil([&] { return self.loop().port_counters(); });
+  const PortCounters c = without_gil([&] { return self.loops().port_counters(); });
   return to_dict({{"packets_in", c.packets_in}, {"bytes_in", c.bytes_in}, {"packets_out", c.packets_out},
                   {"bytes_out", c.bytes_out}, {"receive_calls", c.receive_calls}, {"send_calls", c.send_calls},
                   {"refused", c.refused}, {"send_errors", c.send_errors}});
+}
+
+// Packets that the kernel gave to another thread than their slot's; empty with one thread.
+nb::dict stray_counters(NativeSwitch& self) {
+  if (self.loops().size() == 1) return {};
+  const Shards::Strays c = self.loops().strays();
+  return to_dict({{"strays", c.packets}, {"strays_dropped", c.dropped}});
 }
 
 // Counters of a device's two lines, with _in and _out; empty without the device.
@@ -425,6 +449,13 @@ nb::list interface_counters(NativeSwitch& self) {
 void bind_switch(nb::class_<NativeSwitch>& bound) {
   bind_table(bound);
   bound
+      .def("__init__",
+           [](NativeSwitch* self, int64_t capacity, int64_t threads) {
+             with_usage_errors([&] {
+               new (self) NativeSwitch(narrow<uint32_t>("capacity of", capacity), narrow<uint32_t>("number of threads", threads));
+             });
+           },
+           "capacity"_a, "threads"_a = 1)
       .def("open", &NativeSwitch::open, "address"_a, nb::kw_only(), "receive_buffer"_a, "offload"_a, "rate"_a.none(),
            "faults"_a.none(), "capture"_a, "links"_a)
       .def("use_xdp", &NativeSwitch::use_xdp, "address"_a)
@@ -438,7 +469,7 @@ void bind_switch(nb::class_<NativeSwitch>& bound) {
       .def("host_counters", &host_counters)
       .def("close",
            [](NativeSwitch& self) {
-             self.loop();
+             self.loops();
              without_gil([&] { self.close(); });
            })
       .def("abandon", &NativeSwitch::abandon)
@@ -448,7 +479,7 @@ void bind_switch(nb::class_<NativeSwitch>& bound) {
       .def_prop_ro("link_name", &NativeSwitch::link_name)
       .def_prop_ro("gso", [](NativeSwitch& self) { return self.udp() && self.udp()->gso(); })
       .def_prop_ro("gro", [](NativeSwitch& self) { return self.udp() && self.udp()->gro(); })
-      .def_prop_ro("failure", [](NativeSwitch& self) { return without_gil([&] { return self.loop().failure(); }); })
+      .def_prop_ro("failure", [](NativeSwitch& self) { return without_gil([&] { return self.loops().failure(); }); })
       .def("remove_job",
            [](NativeSwitch& self, int64_t job) {
              with_usage_errors([&] {
@@ -460,13 +491,12 @@ void bind_switch(nb::class_<NativeSwitch>& bound) {
       .def("packet_out",
            [](NativeSwitch& self, nb::bytes packet) {
              const std::span<const uint8_t> bytes(data_of(packet), packet.size());
-             const auto answers = without_gil([&] { return self.loop().packet_out(bytes); });
-             std::vector<nb::bytes> out;
-             for (const auto& answer : answers) out.emplace_back(answer.data(), answer.size());
-             return out;
+             const bool back = without_gil([&] { return self.loops().packet_out(bytes); });
+             return back ? std::vector<nb::bytes>{packet} : std::vector<nb::bytes>{};
            },
            "packet"_a)
       .def("port_counters", &port_counters)
+      .def("stray_counters", &stray_counters)
       .def("rate_counters", &rate_counters)
       .def("fault_counters", &fault_counters)
       .def("capture_counters", &capture_counters);

@@ -22,10 +22,10 @@
 #include "switchagg/native/switch/fault_port.h"
 #include "switchagg/native/switch/frame_port.h"
 #include "switchagg/native/switch/hub_port.h"
-#include "switchagg/native/switch/loop.h"
 #include "switchagg/native/switch/pcap_port.h"
 #include "switchagg/native/switch/queue_port.h"
 #include "switchagg/native/switch/rate_port.h"
+#include "switchagg/native/switch/shards.h"
 
 namespace switchagg {
 
@@ -48,17 +48,17 @@ decltype(auto) without_gil(Function&& function) {
 
 class NativeSwitch {
  public:
-  explicit NativeSwitch(uint32_t capacity) : loop_(std::make_unique<SwitchLoop>(capacity)) {}
+  explicit NativeSwitch(uint32_t capacity, uint32_t threads = 1) : loops_(std::make_unique<Shards>(capacity, threads)) {}
 
   ~NativeSwitch() {
-    if (loop_->in_own_process()) {
+    if (loops_->in_own_process()) {
       nanobind::gil_scoped_release released;
       close();
       return;
     }
-    // In a forked child: close the descriptors, and leak the loop, whose thread and locks are the parent's.
-    if (port_) port_->abandon();
-    static_cast<void>(loop_.release());
+    // In a forked child: close the descriptors, and leak the loops, whose threads and locks are the parent's.
+    abandon_ports();
+    static_cast<void>(loops_.release());
   }
 
   // open() then takes packets through AF_XDP on the interface that has this address; and no links.
@@ -77,7 +77,8 @@ class NativeSwitch {
     without_gil([&] { host_ = dpdk_host(local.ip, settings); });
   }
 
-  // Takes over `capture`, the descriptor of a file or -1, even if this throws.
+  // Takes over `capture`, the descriptor of a file or -1, even if this throws. Of several threads each has a socket of the
+  // kernel's; links then have no rings, only shared slots, and there are no devices.
   void open(const Address& address, int receive_buffer, bool offload, const std::optional<RateSettings>& rate,
             const std::optional<FaultSettings>& faults, int capture, bool links) {
     Descriptor file(capture);
@@ -85,10 +86,21 @@ class NativeSwitch {
     options.bind = to_endpoint(address);
     options.receive_buffer = receive_buffer;
     options.offload = offload;
+    options.share_address = loops_->size() > 1;
     without_gil([&] {
       std::unique_ptr<UdpPort> udp;
       if (!host_ || host_->device().shared_with_kernel()) udp = std::make_unique<UdpPort>(options);
       udp_ = udp.get();
+      if (options.share_address) {
+        if (host_ || rate || faults || file) throw std::logic_error("devices know one thread");
+        options.bind = udp->local();
+        while (others_.size() + 1 < loops_->size()) {
+          others_.push_back(std::make_unique<UdpPort>(options));
+          others_.back()->cut_at_blocks(wire::kBlockSlots);
+        }
+        udp->cut_at_blocks(wire::kBlockSlots);
+        udp->steer_by_slot(static_cast<uint32_t>(loops_->size()));
+      }
       if (host_) {
         Endpoint local = udp ? udp->local() : options.bind;
         if (!local.port) local.port = host_->free_port();
@@ -97,17 +109,19 @@ class NativeSwitch {
         wrap(hub_, std::make_unique<HubPort>(
                        std::move(udp),
                        [this](uint16_t job, Endpoint worker, uint32_t token) {
-                         return loop_->with_table([&](const SlotTable& table) { return table.admits(job, worker, token); });
+                         return loops_->size() == 1 && loops_->first().with_table([&](const SlotTable& table) {
+                           return table.admits(job, worker, token);
+                         });
                        },
                        [this](uint16_t job, Endpoint worker, uint32_t token) {
-                         return loop_->with_table([&](const SlotTable& table) { return table.offer(job, worker, token); });
+                         return loops_->first().with_table([&](const SlotTable& table) { return table.offer(job, worker, token); });
                        }));
-        loop_->with_table([](SlotTable& table) { table.share_records(); });
+        if (loops_->size() == 1) loops_->first().with_table([](SlotTable& table) { table.share_records(); });
       } else {
         port_ = std::move(udp);
       }
       add_devices(rate, faults, std::move(file), false);
-      loop_->start(*port_);
+      start();
     });
   }
 
@@ -131,7 +145,7 @@ class NativeSwitch {
       }
       add_devices(rate, faults, std::move(file), true);
       wrap(ether_, std::make_unique<EtherPort>(std::move(port_), std::move(ports), udp_port, controller_port));
-      if (!queues_) loop_->start(*port_);
+      if (!queues_) start();
     });
   }
 
@@ -140,7 +154,7 @@ class NativeSwitch {
   std::vector<QueuePort::Packet> feed(Endpoint from, std::vector<uint8_t> frame) {
     if (!queues_) throw std::runtime_error("this switch is not between queues");
     if (from.switch_port != 0) queues_->put(from, std::move(frame));
-    loop_->turn(*port_);
+    loops_->first().turn(*port_);
     return queues_->taken();
   }
 
@@ -153,34 +167,34 @@ class NativeSwitch {
       endpoint.switch_port = EtherPort::endpoint_port(stations[i].first);
       neighbours.emplace_back(endpoint, stations[i].second);
     }
-    loop_->with_table([&](SlotTable& table) { table.add_job(job); });
+    loops_->add_job(job);
     for (const auto& [endpoint, mac] : neighbours) ether().set_neighbour(endpoint, mac);
     neighbours_[job.job] = std::move(neighbours);
   }
   void remove_job(uint16_t job) {
-    loop().with_table([&](SlotTable& table) { table.remove_job(job); });
+    loops().remove_job(job);
     for (const auto& [endpoint, mac] : neighbours_[job]) ether().drop_neighbour(endpoint);
     neighbours_.erase(job);
   }
 
   void close() {
-    loop_->stop();
+    loops_->stop();
     if (capture_) capture_->finish();
     if (hub_) hub_->end_links();
-    if (port_) port_->abandon();
+    abandon_ports();
     host_.reset();
   }
 
   // In a forked child: closes the parent's descriptors.
   void abandon() {
-    if (!loop_->in_own_process() && port_) port_->abandon();
+    if (!loops_->in_own_process()) abandon_ports();
   }
 
-  SwitchLoop& loop() {
-    if (!loop_->in_own_process()) throw std::runtime_error("this switch lives in the process that started it");
-    return *loop_;
+  Shards& loops() {
+    if (!loops_->in_own_process()) throw std::runtime_error("this switch lives in the process that started it");
+    return *loops_;
   }
-  bool in_own_process() const { return loop_->in_own_process(); }
+  bool in_own_process() const { return loops_->in_own_process(); }
   const UdpPort* udp() const { return udp_; }  // nullptr on DPDK, and before open()
   Endpoint local() const { return port_ ? port_->local() : Endpoint{}; }
   uint32_t receive_buffer() const {
@@ -189,7 +203,7 @@ class NativeSwitch {
   }
   const std::shared_ptr<FrameHost>& host() const { return host_; }
   EtherPort& ether() {
-    loop();
+    loops();
     if (!ether_) throw std::runtime_error("this switch is on a UDP port");
     return *ether_;
   }
@@ -200,6 +214,16 @@ class NativeSwitch {
   const PcapPort* capture() const { return capture_; }
 
  private:
+  void start() {
+    std::vector<Port*> ports{port_.get()};
+    for (const auto& other : others_) ports.push_back(other.get());
+    loops_->start(ports);
+  }
+  void abandon_ports() {
+    if (port_) port_->abandon();
+    for (const auto& other : others_) other->abandon();
+  }
+
   // Makes `made` the outermost port.
   template <typename Kind>
   void wrap(Kind*& kept, std::unique_ptr<Kind> made) {
@@ -219,7 +243,8 @@ class NativeSwitch {
     if (capture) wrap(capture_, std::make_unique<PcapPort>(std::move(port_), std::move(capture), frames));
   }
 
-  std::unique_ptr<Port> port_;  // close() closes it but keeps it, with its counters
+  std::unique_ptr<Port> port_;  // the first loop's; close() closes it but keeps it, with its counters
+  std::vector<std::unique_ptr<UdpPort>> others_;  // of the other loops
   std::shared_ptr<FrameHost> host_;
   UdpPort* udp_ = nullptr;
   HubPort* hub_ = nullptr;
@@ -230,7 +255,7 @@ class NativeSwitch {
   RatePort* rate_ = nullptr;
   FaultPort* faults_ = nullptr;
   PcapPort* capture_ = nullptr;
-  std::unique_ptr<SwitchLoop> loop_;
+  std::unique_ptr<Shards> loops_;
 };
 
 }  // namespace switchagg

@@ -51,11 +51,24 @@ uint16_t reader_of(const Header& header) {
   return (header.flags & mask) == wire::kFlagDirected ? header.reply : uint16_t{0};
 }
 
+Verdict stray(uint32_t shard) { return {.action = Action::stray, .shard = shard}; }
+
+}  // namespace
+
 void add_counters(Counters& to, const Counters& from) {
   for (size_t i = 0; i < to.size(); ++i) to[i] += from[i];
 }
 
-}  // namespace
+void JobReport::add(const JobReport& other) {
+  add_counters(counters, other.counters);
+  for (size_t i = 0; i < kOutcomes; ++i) job.outcomes[i] += other.job.outcomes[i];
+  using J = JobOutcomes;
+  for (uint64_t J::* each : {&J::source, &J::length, &J::outside, &J::delivered}) job.*each += other.job.*each;
+  using W = WorkerOutcomes;
+  for (size_t i = 0; i < workers.size(); ++i)
+    for (uint64_t W::* each : {&W::packets, &W::retransmissions, &W::misplaced, &W::outside, &W::token, &W::delivered})
+      workers[i].second.*each += other.workers[i].second.*each;
+}
 
 struct SlotTable::Job {
   struct Slot : SlotRound {
@@ -71,12 +84,13 @@ struct SlotTable::Job {
   static constexpr uint32_t kPlaces = 64;
   static constexpr uint8_t kEmpty = 0xFF;
 
-  Job(const JobAdmission& entry, uint32_t index, bool shareable)
+  Job(const JobAdmission& entry, uint32_t index, bool shareable, Shard shard)
       : index(index), id(entry.job), base(entry.base), mask(entry.slots - 1), words(entry.words),
-        result_token(entry.result_token), parent(entry.parent), stride(wire::kHeaderBytes + 4 * entry.words),
-        kernels(entry.touch ? slot_kernels() : untouched_slot_kernels()), slots(entry.slots),
-        findable(shareable && !entry.shared ? size_t{stride} * entry.slots : 0),
-        own(findable.get() || entry.shared ? 0 : size_t{stride} * entry.slots),
+        result_token(entry.result_token), shard(shard), parent(entry.parent), stride(wire::kHeaderBytes + 4 * entry.words),
+        kernels(entry.touch ? slot_kernels() : untouched_slot_kernels()),
+        shared_slots(entry.shared), slots(places_of(entry, shard)),
+        findable(shareable && !entry.shared ? size_t{stride} * slots.size() : 0),
+        own(findable.get() || entry.shared ? 0 : size_t{stride} * slots.size()),
         records(findable.get() ? findable.get() : own.get()) {
     places.fill(kEmpty);
     for (const WorkerAdmission& worker : entry.workers)
@@ -89,8 +103,22 @@ struct SlotTable::Job {
       endpoints.push_back(worker.endpoint);
       full |= worker.bit;
     }
-    if (entry.shared) share(entry);
+    if (entry.shared && shard.index == 0) share(entry);
   }
+
+  // Slots that a table has room for: those of its own blocks. A job of several blocks has whole ones, since P is a power of
+  // two and divides the base.
+  static size_t places_of(const JobAdmission& entry, Shard shard) {
+    const uint32_t blocks = entry.slots / wire::kBlockSlots;
+    return blocks < 2 ? entry.slots : size_t{(blocks + shard.count - 1) / shard.count} * wire::kBlockSlots;
+  }
+  // Where it keeps a slot of its own.
+  uint32_t place(uint32_t slot) const {
+    return slot / wire::kBlockSlots / shard.count * wire::kBlockSlots + slot % wire::kBlockSlots;
+  }
+  uint32_t owner(uint32_t slot) const { return shared_slots ? 0 : shard.of(base + slot); }
+  Slot& at(uint32_t slot) { return slots[place(slot)]; }
+  const Slot& at(uint32_t slot) const { return slots[place(slot)]; }
 
   void share(const JobAdmission& entry) {
     const SharedSlots::Shape shape{static_cast<uint32_t>(workers.size()), entry.slots, entry.words};
@@ -124,18 +152,18 @@ struct SlotTable::Job {
 
   bool owns(uint32_t slot) const { return slot - base <= mask; }
 
-  SlotRound round(uint32_t slot) const { return shared ? shared->round(slot) : SlotRound(slots[slot]); }
+  SlotRound round(uint32_t slot) const { return shared ? shared->round(slot) : SlotRound(at(slot)); }
 
-  uint8_t* record(uint32_t slot) const { return records + size_t{stride} * slot; }
+  uint8_t* record(uint32_t slot) const { return records + size_t{stride} * place(slot); }
 
   // `cause` is the packet that made the slot full.
   void write_result(uint32_t slot, const Header& cause) {
     Header header;
     header.op = static_cast<uint8_t>(Op::RESULT);
-    header.flags = slots[slot].filled ? wire::kFlagPayload : 0;
+    header.flags = at(slot).filled ? wire::kFlagPayload : 0;
     header.job = id;
     header.token = result_token;
-    header.seq = slots[slot].seq;
+    header.seq = at(slot).seq;
     header.slot = static_cast<uint16_t>(base + slot);
     if (parent) {
       header.op = cause.op;
@@ -182,14 +210,16 @@ struct SlotTable::Job {
   const uint32_t index;
   const uint16_t id;
   const uint32_t base, mask, words, result_token;
+  const Shard shard;
   const std::optional<ParentAdmission> parent;
   const uint32_t stride;
   const SlotKernels& kernels;
+  const bool shared_slots;  // of the first table
   uint32_t full = 0, last = 0;
   std::array<uint8_t, kPlaces> places;
   std::vector<Worker> workers;  // in bit order
   std::vector<Endpoint> endpoints;
-  std::vector<Slot> slots;
+  std::vector<Slot> slots;  // by place
   FindableMemory findable;
   PacketMemory own;
   uint8_t* const records;  // in one of the two
@@ -239,7 +269,8 @@ Counters SlotTable::Job::counters() const {
   return counters;
 }
 
-SlotTable::SlotTable(uint32_t capacity) : capacity_(capacity), index_of_job_(size_t{1} << 16, kNoJob) {
+SlotTable::SlotTable(uint32_t capacity, Shard shard)
+    : capacity_(capacity), shard_(shard), index_of_job_(size_t{1} << 16, kNoJob) {
   if (capacity < 1 || capacity > kMaxCapacity)
     throw std::invalid_argument("capacity is " + std::to_string(capacity) + "; accepted: 1..65536");
 }
@@ -260,7 +291,7 @@ void SlotTable::add_job(const JobAdmission& entry) {
   size_t index = 0;
   while (index < jobs_.size() && jobs_[index]) ++index;
   if (index == jobs_.size()) jobs_.emplace_back();
-  jobs_[index] = std::make_unique<Job>(entry, static_cast<uint32_t>(index), shareable_);
+  jobs_[index] = std::make_unique<Job>(entry, static_cast<uint32_t>(index), shareable_, shard_);
   index_of_job_[entry.job] = static_cast<uint16_t>(index);
 }
 
@@ -338,8 +369,9 @@ Verdict SlotTable::contribute(Job& job, const Header& header, const uint8_t* wor
     if (job.owns(header.slot)) ++worker->counts.misplaced;
     return job.wrong_slot(header.slot, worker->counts.outside);
   }
+  if (const uint32_t owner = job.owner(index); owner != shard_.index) return stray(owner);
 
-  Job::Slot& slot = job.slots[index];
+  Job::Slot& slot = job.at(index);
   Verdict verdict{.job_index = job.index, .slot = index};
   const SlotRound round = job.round(index);
   if (header.seq == round.seq + job.mask + 1 && slot.pending_epoch == epoch_) {
@@ -430,7 +462,8 @@ Verdict SlotTable::deliver(const Header& header, uint32_t payload, Endpoint sour
 Verdict SlotTable::initialise(Job& job, const Header& header) {
   const uint32_t index = header.seq & job.mask;
   if (header.slot != job.base + index) return job.wrong_slot(header.slot, job.counts.outside);
-  Job::Slot& slot = job.slots[index];
+  if (const uint32_t owner = job.owner(index); owner != shard_.index) return stray(owner);
+  Job::Slot& slot = job.at(index);
   Verdict verdict{.job_index = job.index, .slot = index};
   if (slot.pending_epoch == epoch_) {
     verdict.action = Action::flush;
@@ -515,15 +548,23 @@ JobReport SlotTable::report(uint16_t id) const {
   return report;
 }
 
-SlotTable::SlotView SlotTable::slot(uint32_t index) const {
-  for (const auto& job : jobs_) {
-    if (!job || index < job->base || index > job->base + job->mask) continue;
-    const SlotRound slot = job->round(index - job->base);
-    if (job->shared) job->shared->view(index - job->base, job->viewed.get());
-    const uint8_t* words = job->shared ? job->viewed.get() : job->record(index - job->base) + wire::kHeaderBytes;
-    return {slot.seq, slot.seen, slot.filled, {words, slot.filled ? 4 * job->words : 0}};
-  }
+const SlotTable::Job& SlotTable::job_of_slot(uint32_t index) const {
+  for (const auto& job : jobs_)
+    if (job && index >= job->base && index <= job->base + job->mask) return *job;
   throw std::invalid_argument("slot " + std::to_string(index) + " belongs to no job");
+}
+
+SlotTable::SlotView SlotTable::slot(uint32_t index) const {
+  const Job& job = job_of_slot(index);
+  const SlotRound slot = job.round(index - job.base);
+  if (job.shared) job.shared->view(index - job.base, job.viewed.get());
+  const uint8_t* words = job.shared ? job.viewed.get() : job.record(index - job.base) + wire::kHeaderBytes;
+  return {slot.seq, slot.seen, slot.filled, {words, slot.filled ? 4 * job.words : 0}};
+}
+
+uint32_t SlotTable::owner(uint32_t index) const {
+  const Job& job = job_of_slot(index);
+  return job.owner(index - job.base);
 }
 
 }  // namespace switchagg

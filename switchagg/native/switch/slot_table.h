@@ -20,6 +20,9 @@
 //        Verdict is never `flush`;
 //      - call flushed() after sending a batch, and send or discard everything before remove_job().
 //
+// With several threads, each has a table, and each table the same jobs, but only its own slots (Shard below). A packet for a
+// slot of another table changes and counts nothing, and gets the Verdict `stray`. Counts add up over the tables.
+//
 // Not thread-safe.
 #pragma once
 
@@ -66,6 +69,12 @@ struct SharedSlotsOffer {  // to a worker of a job with shared slots
   uint32_t worker = 0;  // which one it is
 };
 
+// Blocks of consecutive slots belong to one table after the other. Shared slots are all the first table's.
+struct Shard {
+  uint32_t index = 0, count = 1;
+  uint32_t of(uint32_t slot) const { return slot / wire::kBlockSlots % count; }  // of the switch
+};
+
 enum class Action : uint8_t {
   none,           // dropped (see reason), or added to a slot that is not full yet
   multicast,      // send result(job_index, slot) to every endpoint of audience(job_index); where `reader` is not zero, to
@@ -75,6 +84,7 @@ enum class Action : uint8_t {
                   // zero to `to` alone
   to_controller,  // send the packet back, unchanged, to the controller
   flush,          // nothing was done: send what is outstanding, call flushed(), and process() this packet again
+  stray,          // nothing was done: the packet is for the table with the index `shard`
 };
 
 struct Verdict {
@@ -84,11 +94,13 @@ struct Verdict {
   Endpoint to{};
   uint16_t reply = 0;
   uint16_t reader = 0;
+  uint32_t shard = 0;
   uint8_t op = 0, flags = 0;  // of the packet; a leaf forwards a retransmission with them
   wire::DropReason reason = wire::DropReason::none;
 };
 
 using Counters = std::array<uint64_t, wire::kCounters>;  // indexed by DropReason and Event
+void add_counters(Counters& to, const Counters& from);
 
 struct WorkerOutcomes {
   uint64_t packets = 0;    // admitted
@@ -111,11 +123,14 @@ struct JobReport {
   Counters counters{};
   JobOutcomes job;
   std::vector<std::pair<uint32_t, WorkerOutcomes>> workers;  // by bit
+
+  void add(const JobReport& other);  // of the same job in another table
 };
 
 class SlotTable {
  public:
-  explicit SlotTable(uint32_t capacity);  // slots, 1..65536; throws std::invalid_argument
+  // capacity: slots of all tables together, 1..65536; throws std::invalid_argument.
+  explicit SlotTable(uint32_t capacity, Shard shard = {});
   ~SlotTable();
   SlotTable(const SlotTable&) = delete;
   SlotTable& operator=(const SlotTable&) = delete;
@@ -158,22 +173,30 @@ class SlotTable {
     std::span<const uint8_t> words;  // big-endian; empty where nothing is filled
   };
   uint32_t capacity() const { return capacity_; }
+  Shard shard() const { return shard_; }
   Counters counters() const;  // since the table was made, with removed jobs
   Counters unknown_job_counters() const { return unattributed_; }  // of these, packets of no job
   JobReport report(uint16_t job) const;
-  SlotView slot(uint32_t index) const;
+  SlotView slot(uint32_t index) const;    // in the table that owner() says
+  uint32_t owner(uint32_t index) const;   // a table's index
+  template <typename Function>
+  auto with_slot(uint32_t index, Function&& function) const {
+    return function(slot(index));
+  }
 
  private:
   struct Job;
   Job* find(uint16_t job) const;
   Job& get(uint16_t job) const;
+  const Job& job_of_slot(uint32_t index) const;
   void set_fenced(uint16_t job, uint32_t bits, bool fenced);
   Verdict initialise(Job& job, const wire::Header& header);
   Verdict contribute(Job& job, const wire::Header& header, const uint8_t* words, Endpoint source);
   Effect contribute_shared(Job& job, uint32_t worker, const wire::Header& header, const uint8_t* words);
   Verdict deliver(const wire::Header& header, uint32_t payload, Endpoint source);
 
-  uint32_t capacity_;
+  const uint32_t capacity_;
+  const Shard shard_;
   bool shareable_ = false;
   uint32_t epoch_ = 1;                      // a slot is pending if it was marked in this epoch
   std::vector<uint16_t> index_of_job_;      // by job id

@@ -83,6 +83,7 @@ class Socket {
         return made;
       }
       port_->connect(admission.switch_at);
+      port_->cut_at_blocks(admission.block);
       return std::move(port_);
     }
     if (admission.shared_slots)
@@ -365,14 +366,15 @@ NB_MODULE(_native, m) {
           [](Admission* self, uint32_t switch_ip, uint16_t switch_port, uint16_t job, uint32_t token,
              uint32_t result_token, uint32_t base, uint32_t slots, uint32_t words, uint32_t first_seq, uint32_t rank,
              uint32_t workers, uint32_t window_limit, const std::string& link, uint32_t policy,
-             std::vector<uint16_t> receivers, bool shared_slots) {
+             std::vector<uint16_t> receivers, bool shared_slots, uint32_t block) {
             if (!receivers.empty() && receivers.size() != workers) throw nb::value_error("receivers: one for each rank, or none");
             new (self) Admission{job, token, result_token, base, slots, words, first_seq, rank, workers,
-                                  {switch_ip, switch_port}, window_limit, policy, link, std::move(receivers), shared_slots};
+                                  {switch_ip, switch_port}, window_limit, policy, link, std::move(receivers), shared_slots, block};
           },
           "switch_ip"_a, "switch_port"_a, "job"_a, "token"_a, "result_token"_a, "base"_a, "slots"_a, "words"_a,
           "first_seq"_a, "rank"_a, "workers"_a, "window_limit"_a, "link"_a = "", "policy"_a = 0,
-          "receivers"_a = std::vector<uint16_t>(), "shared_slots"_a = false);
+          "receivers"_a = std::vector<uint16_t>(), "shared_slots"_a = false,
+          "block"_a = 0);
 
   nb::class_<Engine>(m, "Engine")
       .def(

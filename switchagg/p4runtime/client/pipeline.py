@@ -58,7 +58,7 @@ class Program:
         ports: what our programs call the controller's ports, K and slots there.
         exact_words: its K; None where a job chooses, up to `max_words`.
         own: the switch's addresses, where it says them itself.
-        receive_buffer, link: as `SwitchDriver` has them.
+        receive_buffer, link, block: as `SwitchDriver` has them.
         memory: bytes for slots; None where they all have room with words of `max_words`.
         ethernet: whether it has ports, behind which workers are; not so the native engine on a UDP port.
         directs: as `Capacity` has it.
@@ -74,6 +74,7 @@ class Program:
     memory: int | None = None
     ethernet: bool = True
     directs: bool = False
+    block: int = 0
 
     @property
     def native(self) -> bool:
@@ -233,6 +234,7 @@ def _native(spec: P4RuntimeSpec, notes: Iterable[str]) -> Program:
             own = SwitchAddress(default_mac(ip), ip, int(port))
         queue = int(said.get("receive_buffer", 1 << 18))
         memory = int(said.get("memory", DEFAULT_MEMORY))
+        block = int(said.get("block", 0))
     except ValueError:
         raise SwitchError(f"it describes itself by {said}, which cannot be read") from None
     ports = p4_program.v1model(
@@ -240,4 +242,5 @@ def _native(spec: P4RuntimeSpec, notes: Iterable[str]) -> Program:
         controller_port=_or(spec.controller_port, p4_program.V1MODEL_CPU_PORT),
     )
     words = min(most, spec.words or most)
-    return Program("native", ports, words, None, own, queue, said.get("link", ""), memory, "ports" in said)
+    link = said.get("link", "")
+    return Program("native", ports, words, None, own, queue, link, memory, "ports" in said, block=block)

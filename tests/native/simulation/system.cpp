@@ -336,7 +336,7 @@ int64_t switch_fence(uint32_t host, uint32_t job, uint32_t bits) {
 }
 // Returns 1 if the packet came back.
 int64_t switch_packet_out(uint32_t host, const uint8_t* packet, uint32_t size) {
-  return guarded([&] { return the->switch_at(host).loop().packet_out({packet, size}).size(); });
+  return guarded([&] { return the->switch_at(host).loop().packet_out({packet, size}).action == Action::to_controller; });
 }
 // Sequence number, seen and filled of a slot.
 int64_t switch_slot(uint32_t host, uint32_t index, uint32_t* into) {

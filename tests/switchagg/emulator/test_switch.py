@@ -31,9 +31,10 @@ def rng() -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
-@pytest.fixture(params=[True, False], ids=["offload", "plain"])
+@pytest.fixture(params=[(True, 1), (False, 1), (True, 3)], ids=["offload", "plain", "threads"])
 def switch(request: pytest.FixtureRequest) -> Iterator[Switch]:
-    with Switch(offload=request.param) as made:
+    offload, threads = request.param
+    with Switch(offload=offload, threads=threads) as made:
         yield made
 
 

@@ -53,6 +53,8 @@ class NativeSwitch(Engine, Tallying, Protocol):
     @property
     def link(self) -> str: ...
     @property
+    def block(self) -> int: ...
+    @property
     def failure(self) -> str | None: ...
     def packet_out(self, packet: bytes) -> list[bytes]: ...
 
@@ -158,6 +160,7 @@ class NativeDevice(Device[NativePipeline]):
             "memory": str(DEFAULT_MEMORY),
             "receive_buffer": str(switch.receive_buffer),
             "link": switch.link,
+            "block": str(switch.block or ""),
         }
         shown = ", ".join(f'"{name}={value}"' for name, value in facts.items() if value)
         self._own.pkg_info.annotations.append(f"@{ANNOTATION}({shown})")

@@ -1,0 +1,153 @@
+"""A switch with several threads: each has its slots, and what the kernel gives to another is not lost."""
+
+from __future__ import annotations
+
+import random
+import socket
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from switchagg.control.embedded import EmbeddedController
+from switchagg.emulator.faults import Faults
+from switchagg.emulator.rates import Rate
+from switchagg.emulator.switch import Switch
+from switchagg.errors import SwitchError, UsageError
+from tests.seeds import seed_of_this_run
+from tests.switchagg.emulator.plain_workers import PlainWorkers, reduce_rounds
+from tests.waiting import eventually
+from tests.worker_lib.harness import together
+from worker_lib.session import Session
+
+SLOTS, WORDS, TRAIN = 512, 64, 48
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    return np.random.default_rng(seed)
+
+
+@pytest.mark.parametrize(("threads", "base", "slots"), [(2, 0, 256), (3, 1024, 512), (5, 1152, 128), (4, 160, 32)])
+def test_sums_over_the_blocks_of_all_threads(
+    threads: int, base: int, slots: int, rng: np.random.Generator
+) -> None:
+    with (
+        Switch(threads=threads) as switch,
+        PlainWorkers(2, slots=slots, base=base, first_seq=2**32 - 100).join(switch) as workers,
+    ):
+        for each in workers.sockets:
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)  # half a window comes at once
+        reduce_rounds(workers, 3 * slots, rng)
+        counters = switch.job_counters(1)
+        assert counters["results"] == 3 * slots
+        assert counters["inits"] == slots
+        assert [counters[f"worker_{bit}_packets"] for bit in (0, 1)] == [3 * slots] * 2
+        # The kernel gave every packet to the thread that has its slot.
+        assert switch.port_counters()["strays"] == 0
+        for index in (base, base + slots - 1):
+            assert switch.slot(index).seen == 3
+
+
+def test_trains_that_cross_blocks_are_handed_over(rng: np.random.Generator) -> None:
+    rounds = 4 * SLOTS // TRAIN
+    with (
+        Switch(threads=3) as switch,
+        PlainWorkers(1, words=WORDS, slots=SLOTS, base=SLOTS).join(switch) as workers,
+    ):
+        if not (switch.gso and switch.gro):
+            pytest.skip("this kernel has no UDP_SEGMENT or no UDP_GRO")
+        workers.sockets[0].setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+        for turn in range(rounds):
+            first = turn * TRAIN
+            block = rng.integers(0, 2**32, (TRAIN, WORDS), dtype=np.uint32)
+            workers.send_train(0, [workers.packet(0, first + i, block[i]) for i in range(TRAIN)])
+            got = dict((header.seq, words) for header, words in (workers.receive(0) for _ in range(TRAIN)))
+            for i in range(TRAIN):
+                np.testing.assert_array_equal(got[first + i], block[i])
+        port = switch.port_counters()
+        assert port["packets_in"] == port["packets_out"] == rounds * TRAIN
+        assert 0 < port["strays"] < rounds * TRAIN
+        assert port["strays_dropped"] == 0
+        assert switch.job_counters(1)["results"] == rounds * TRAIN
+
+
+def test_packets_of_no_slot_are_counted_once() -> None:
+    with Switch(threads=4) as switch, PlainWorkers(2, slots=256).join(switch) as workers:
+        for number in range(64):
+            workers.send_bytes(0, bytes([number]))
+            workers.send(1, number, token=5)
+        eventually(lambda: switch.counters()["received"] == 256 + 128)
+        counters = switch.counters()
+        assert (counters["truncated"], counters["token"]) == (64, 64)
+        assert sum(switch.outcome_counters(1).workers[bit].token for bit in (0, 1)) == 64
+
+
+def test_a_fenced_worker_is_shut_out_by_all_threads() -> None:
+    with Switch(threads=4) as switch, PlainWorkers(2, slots=256).join(switch) as workers:
+        switch.fence(1, 0b10)
+        for seq in range(0, 256, 16):
+            workers.send(1, seq)
+        eventually(lambda: switch.counters()["source"] == 16)
+        switch.admit(1, 0b10)
+        for seq in range(0, 256, 16):
+            workers.send(0, seq)
+            workers.send(1, seq)
+        for _ in range(16):
+            assert workers.receive(1)[1] is None
+
+
+def sums(session: Session, seed: int) -> list[bytes]:
+    rng = np.random.default_rng([seed, session.rank])
+    results = []
+    for size, bits in ((1, 32), (1_000, 8), (300_000, 32), (100_000, 16)):
+        x = rng.standard_normal(size).astype(np.float32)
+        x[rng.random(size) < 0.5] = 0
+        results.append(session.allreduce(x, bits=bits).tobytes())
+    results.append(session.broadcast(np.arange(5000) * (session.rank + 1), root=1).tobytes())
+    return results
+
+
+def test_a_job_has_the_bits_that_one_thread_gives() -> None:
+    seed = seed_of_this_run()
+    found = []
+    for threads in (1, 2, 3):
+        with EmbeddedController(threads=threads) as host:
+            ranks = together(host.url, 3, sums, seed, transport="udp", slots=512)
+            assert ranks[0] == ranks[1] == ranks[2]
+            found.append(ranks[0])
+            if threads > 1:  # workers were told where their trains have to end
+                assert host.switch.port_counters()["strays"] == 0
+    assert found[0] == found[1] == found[2]
+
+
+def test_workers_of_one_computer_share_slots_or_send_udp() -> None:
+    def transport(session: Session) -> tuple[str, float]:
+        return session.transport, float(session.allreduce(np.ones(1000, np.float32))[0])
+
+    with EmbeddedController(threads=2) as host:
+        assert together(host.url, 2, transport) == [("slots", 2.0)] * 2
+        assert together(host.url, 2, transport, check=True) == [("udp", 2.0)] * 2  # which shares no slots
+        with pytest.raises(SwitchError, match="the switch refused|no link"):
+            together(host.url, 2, transport, transport="shm", check=True)
+
+
+@pytest.mark.parametrize("count", [0, -1, 65])
+def test_numbers_of_threads_that_cannot_be(count: int) -> None:
+    with pytest.raises(UsageError, match=rf"threads.*{count}|{count}.*threads"):
+        Switch(threads=count)
+
+
+def test_what_knows_one_thread_alone(tmp_path: Path) -> None:
+    cases: list[dict[str, object]] = [
+        {"rate": Rate(1e9)},
+        {"faults": Faults(loss=0.1)},
+        {"pcap": tmp_path / "file"},
+        {"transport": "xdp"},
+    ]
+    for each in cases:
+        with pytest.raises(UsageError, match="threads is 2"):
+            Switch(threads=2, **each)  # type: ignore[arg-type]
+    assert not (tmp_path / "file").exists()
