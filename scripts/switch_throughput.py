@@ -1,18 +1,23 @@
-"""Measures the packets a second of a switch: a job of one worker, windows in GSO trains.
+"""Measures a switch's packets a second and processor time: a job of one worker, windows in GSO trains.
 
     python scripts/switch_throughput.py [--words 352] [--slots 1024] [--seconds 2] [--no-offload] [--latency]
+    python scripts/switch_throughput.py --threads 1,2,4 --rounds 15       in turn, all in one run
 
-The sender (this process's Python thread) and the switch (a native thread in it) share the cores; run it under
-`perf record -g` to see where time goes.
+The sender (this process's Python thread) and the switch (native threads in it) share the cores; run it under
+`perf record -g` to see where time goes. "Gb/s a core" is what moves in a second of processor time, each way.
 """
 
 from __future__ import annotations
 
 import socket
+import statistics
+import threading
 import time
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from dataclasses import dataclass
 
 import numpy as np
+import psutil  # type: ignore[import-untyped]
 
 from switchagg.cli.static_jobs import StaticJob, admit
 from switchagg.emulator.faults import Faults
@@ -20,9 +25,77 @@ from switchagg.emulator.switch import Switch
 from switchagg.rules.slots import JobEntry, WorkerEntry
 from switchagg.wire.header import HEADER_BYTES, Header, Op, encode
 
+SEED = 20261125
 UDP_SEGMENT = 103
 UDP_GRO = 104
 MAX_TRAIN_BYTES = 65493  # longer ones are cut up on their way out, see native/shared/udp_port.h
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run: packets that were answered, and seconds."""
+
+    packets: int
+    seconds: float
+    processor: float  # of all threads
+    switch: list[float]  # processor time of the switch's threads, the busiest first
+    calls: tuple[int, int]  # to receive and to send
+    strays: int
+
+
+def measure(args: Namespace, threads: int) -> Run:
+    """Runs a switch with so many threads."""
+    worker = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    worker.bind(("127.0.0.1", 0))
+    worker.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32 << 20)
+    worker.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
+    worker.settimeout(5.0)
+    address: tuple[str, int] = worker.getsockname()
+    slots = 2 if args.latency else args.slots
+    entry = JobEntry(1, 0, slots, args.words, 9, (WorkerEntry(0, *address, 7),))
+    faults = Faults(loss=args.loss, seed=1)
+    with worker, Switch(faults=faults, offload=not args.no_offload, threads=threads) as switch:
+        admit(switch, StaticJob(entry, first_seq=0))
+        worker.connect(switch.address)
+        size = HEADER_BYTES + 4 * args.words
+        window = slots // 2
+        packet = encode(Header(Op.SUM, 0, 1, 7, 0, 0), np.arange(args.words, dtype=np.uint32))
+        buffer = np.tile(np.frombuffer(packet, np.uint8), (window, 1))
+        train = min(64, MAX_TRAIN_BYTES // size, window)
+        block = switch.block or window
+        inbox = bytearray(65536)
+        lowest = np.arange(window, dtype=np.uint32)
+        seq = packets = 0
+        before = _thread_times()
+        start = time.perf_counter()
+        cpu = time.process_time()
+        while time.perf_counter() - start < args.seconds:
+            seqs = lowest + np.uint32(seq)
+            buffer[:, 8:12] = seqs.astype(">u4").view(np.uint8).reshape(-1, 4)
+            buffer[:, 12:14] = (seqs % slots).astype(">u2").view(np.uint8).reshape(-1, 2)
+            first = 0
+            while first < window:
+                end = min(first + train, window, (first // block + 1) * block)
+                control = [(socket.IPPROTO_UDP, UDP_SEGMENT, size.to_bytes(2, "little"))]
+                worker.sendmsg([buffer[first:end].data], control if end - first > 1 else [])
+                first = end
+            awaited = window
+            while awaited > 0:
+                awaited -= -(-worker.recv_into(inbox) // size)
+            seq += window
+            packets += window
+        seconds = time.perf_counter() - start
+        cpu = time.process_time() - cpu
+        used = {key: each - before.get(key, 0.0) for key, each in _thread_times().items()}
+        del used[threading.get_native_id()]
+        port = switch.port_counters()
+    busiest = sorted(used.values(), reverse=True)[:threads]
+    calls = port["receive_calls"], port["send_calls"]
+    return Run(packets, seconds, cpu, busiest, calls, port.get("strays", 0))
+
+
+def _thread_times() -> dict[int, float]:
+    return {each.id: each.user_time + each.system_time for each in psutil.Process().threads()}
 
 
 def main() -> None:
@@ -35,51 +108,41 @@ def main() -> None:
     )
     parser.add_argument("--no-offload", action="store_true")
     parser.add_argument("--latency", action="store_true", help="one small packet at a time instead")
+    parser.add_argument("--threads", default="1", help="a list, such as 1,2")
+    parser.add_argument("--rounds", type=int, default=1, help="that each number of threads is measured in")
     args = parser.parse_args()
+    counts = [int(each) for each in args.threads.split(",")]
+    runs: dict[int, list[Run]] = {each: [] for each in counts}
+    for number in range(args.rounds):
+        for threads in counts if number % 2 else counts[::-1]:
+            runs[threads].append(measure(args, threads))
+    size = HEADER_BYTES + 4 * args.words
+    for threads, all_of in runs.items():
+        rates = [each.packets / each.seconds for each in all_of]
+        costs = [1e9 * sum(each.switch) / each.packets for each in all_of]
+        rate, cost = statistics.median(rates), statistics.median(costs)
+        shares = [statistics.median(each.switch[i] / each.seconds for each in all_of) for i in range(threads)]
+        last = all_of[-1]
+        used = statistics.median(each.processor / each.seconds for each in all_of)
+        print(
+            f"{threads} threads: {rate / 1e6:.3f} Mpackets/s of {size} bytes, "
+            f"{rate * size / 1e9:.2f} GB/s each way; switch {cost:.0f} ns a packet, "
+            f"{8 * size / cost:.1f} Gb/s a core; cores: {' + '.join(f'{share:.2f}' for share in shares)} "
+            f"of {used:.2f}; {last.packets / last.calls[0]:.1f} packets a receive call, "
+            f"{last.packets / last.calls[1]:.1f} a send call; {sum(each.strays for each in all_of)} strays"
+        )
+        if threads != counts[0]:
+            pairs = zip(all_of, runs[counts[0]], strict=True)
+            ratios = [sum(a.switch) / a.packets / (sum(b.switch) / b.packets) for a, b in pairs]
+            print(f"  processor time a packet, over {counts[0]}: {_interval(ratios)}")
 
-    worker = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    worker.bind(("127.0.0.1", 0))
-    worker.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32 << 20)
-    worker.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
-    worker.settimeout(1.0)
-    address: tuple[str, int] = worker.getsockname()
-    slots = 2 if args.latency else args.slots
-    entry = JobEntry(1, 0, slots, args.words, 9, (WorkerEntry(0, *address, 7),))
-    faults = Faults(loss=args.loss, seed=1)
-    with Switch(faults=faults, offload=not args.no_offload) as switch:
-        admit(switch, StaticJob(entry, first_seq=0))
-        worker.connect(switch.address)
-        size = HEADER_BYTES + 4 * args.words
-        window = slots // 2
-        packet = encode(Header(Op.SUM, 0, 1, 7, 0, 0), np.arange(args.words, dtype=np.uint32))
-        buffer = np.tile(np.frombuffer(packet, np.uint8), (window, 1))
-        train = min(64, MAX_TRAIN_BYTES // size, window)
-        inbox = bytearray(65536)
-        lowest = np.arange(window, dtype=np.uint32)
-        seq = packets = 0
-        start = time.perf_counter()
-        cpu = time.process_time()
-        while time.perf_counter() - start < args.seconds:
-            seqs = lowest + np.uint32(seq)
-            buffer[:, 8:12] = seqs.astype(">u4").view(np.uint8).reshape(-1, 4)
-            buffer[:, 12:14] = (seqs % slots).astype(">u2").view(np.uint8).reshape(-1, 2)
-            for first in range(0, window, train):
-                control = [(socket.IPPROTO_UDP, UDP_SEGMENT, size.to_bytes(2, "little"))]
-                worker.sendmsg([buffer[first : first + train].data], control if train > 1 else [])
-            awaited = window
-            while awaited > 0:
-                awaited -= -(-worker.recv_into(inbox) // size)
-            seq += window
-            packets += window
-        seconds = time.perf_counter() - start
-        cpu = time.process_time() - cpu
-        port = switch.port_counters()
-    print(
-        f"{packets / seconds / 1e6:.3f} Mpackets/s, {packets * size / seconds / 1e9:.2f} GB/s each way, "
-        f"{seconds / (packets / window) * 1e6:.1f} us a window of {window} packets of {size} bytes; "
-        f"{cpu / seconds:.2f} cores; {packets / port['receive_calls']:.1f} packets a receive call, "
-        f"{packets / port['send_calls']:.1f} a send call"
-    )
+
+def _interval(ratios: list[float]) -> str:
+    """The median, and the 95 % interval of a bootstrap of it."""
+    random = np.random.default_rng(SEED)
+    medians = np.median(random.choice(ratios, (2000, len(ratios))), axis=1)
+    low, high = np.quantile(medians, [0.025, 0.975])
+    return f"{statistics.median(ratios):.3f} [{low:.3f}, {high:.3f}]"
 
 
 if __name__ == "__main__":

@@ -50,8 +50,8 @@ DEFAULT_SLOTS: Final = 65536
 _NATIVE: Final = "native"
 _P4RUNTIME: Final = "p4runtime:"
 _ACCEPTED: Final = (
-    "native[:SLOTS][?address=IP&port=N&memory=BYTES&threads=N&parent=NAME&host=IP/LENGTH], with interface=PORT=NAME "
-    "also mac=MAC&station=IP,MAC,PORT; or p4runtime://HOST:PORT[?…]"
+    "native[:SLOTS][?address=IP&port=N&memory=BYTES&threads=N&parent=NAME&host=IP/LENGTH], "
+    "with interface=PORT=NAME also mac=MAC&station=IP,MAC,PORT; or p4runtime://HOST:PORT[?…]"
 )
 _LISTS: Final = {"host": "hosts", "interface": "interfaces", "station": "stations"}
 _UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}

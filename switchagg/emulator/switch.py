@@ -169,7 +169,10 @@ class Switch(SoftwareSwitch):
 
     @property
     def block(self) -> int:
-        """Consecutive slots that one thread has; 0 where one has all. Workers send no train with two blocks."""
+        """Consecutive slots that one thread has, of which a worker's train should have those of one thread.
+
+        0 where one thread has all.
+        """
         return BLOCK_SLOTS if self.threads > 1 else 0
 
     @property
@@ -224,8 +227,8 @@ class Switch(SoftwareSwitch):
     def port_counters(self) -> dict[str, int]:
         """Returns what passed the socket: packets_in, bytes_in, packets_out, bytes_out, and on the way
         receive_calls, send_calls, refused, send_errors. Of AF_XDP and DPDK also what was dropped: malformed,
-        unaddressed, not_open, too_large, no_room. With several threads also strays, which another thread's socket
-        got, and strays_dropped, for which that thread had no room.
+        unaddressed, not_open, too_large, no_room. With several threads also strays, which
+        came to another thread's socket than their slot's, and strays_dropped, for which that had no room.
 
         Bytes are of UDP payload, calls are system calls, and `refused` were answered with "port unreachable".
         """

@@ -112,7 +112,7 @@ struct SlotTable::Job {
     const uint32_t blocks = entry.slots / wire::kBlockSlots;
     return blocks < 2 ? entry.slots : size_t{(blocks + shard.count - 1) / shard.count} * wire::kBlockSlots;
   }
-  // Where it keeps a slot of its own.
+  // The place of a slot of its own.
   uint32_t place(uint32_t slot) const {
     return slot / wire::kBlockSlots / shard.count * wire::kBlockSlots + slot % wire::kBlockSlots;
   }

@@ -1,6 +1,10 @@
-// The slot table: packets of any bytes, from anybody, to a job on one switch, another one, and one with a parent.
+// The slot table: packets of any bytes, from anybody, to a job on one switch, another one, and one with a parent. One table has
+// them all, or each of three threads' tables has one job's slots and gets the others' packets too.
 #include <algorithm>
 #include <array>
+#include <memory>
+#include <utility>
+#include <vector>
 
 #include "switchagg/native/switch/slot_table.h"
 #include "tests/native/fuzz/fuzz.h"
@@ -29,18 +33,47 @@ struct Shape {
   uint16_t id;
   uint32_t base, slots, words, workers;
 };
-constexpr Shape kShapes[] = {{1, 0, 4, 16, 2}, {2, 8, 8, 33, 32}, {3, 16, 4, 17, 3}};
+constexpr Shape kShapes[] = {{1, 0, 4, 16, 2}, {2, 64, 8, 33, 32}, {3, 136, 4, 17, 3}};
+constexpr uint32_t kCapacity = 192;
+
+struct Tables {
+  explicit Tables(uint32_t count) {
+    for (uint32_t i = 0; i < count; ++i) {
+      each.push_back(std::make_unique<SlotTable>(kCapacity, Shard{i, count}));
+      for (const Shape& s : kShapes) each[i]->add_job(job(s.id, s.base, s.slots, s.words, s.workers, s.id == 3));
+    }
+  }
+  // The table that did what there was to do, and what that was.
+  std::pair<SlotTable*, Verdict> process(uint32_t first, const Received& packet, bool controller) {
+    SlotTable* table = each[first % each.size()].get();
+    Verdict verdict = table->process(packet, controller);
+    if (verdict.action == Action::stray) {
+      fuzz::check(verdict.shard < each.size() && each[verdict.shard].get() != table, "a stray of nobody");
+      table = each[verdict.shard].get();
+      verdict = table->process(packet, controller);
+      fuzz::check(verdict.action != Action::stray, "a stray twice");
+    }
+    return {table, verdict};
+  }
+  void flushed() {
+    for (const auto& table : each) table->flushed();
+  }
+  void fence(uint16_t id, uint32_t bits) {
+    for (const auto& table : each) table->fence(id, bits);
+  }
+  void admit(uint16_t id, uint32_t bits) {
+    for (const auto& table : each) table->admit(id, bits);
+  }
+
+  std::vector<std::unique_ptr<SlotTable>> each;
+};
 
 void run(fuzz::Input& input) {
   static std::array<uint8_t, wire::kMaxPacketBytes> scratch;
   static uint8_t* const memory = static_cast<uint8_t*>(std::malloc(kLargest));  // packets end where it does
-  static SlotTable table(32);
-  static const bool made = [] {
-    for (const Shape& s : kShapes) table.add_job(job(s.id, s.base, s.slots, s.words, s.workers, s.id == 3));
-    return true;
-  }();
-  fuzz::check(made, "jobs");
-  for (const Shape& s : kShapes) table.admit(s.id, static_cast<uint32_t>((uint64_t{1} << s.workers) - 1));
+  static Tables one(1), three(3);
+  Tables& tables = input.u8() & 1 ? three : one;
+  for (const Shape& s : kShapes) tables.admit(s.id, static_cast<uint32_t>((uint64_t{1} << s.workers) - 1));
   for (const Shape& s : kShapes)
     for (uint32_t i = 0; i < s.slots; ++i) {
       wire::Header header;
@@ -50,8 +83,8 @@ void run(fuzz::Input& input) {
       header.slot = static_cast<uint16_t>(s.base + i);
       uint8_t packet[wire::kHeaderBytes];
       header.write(packet);
-      table.process(Received::whole(packet, sizeof packet, {}), true);
-      table.flushed();
+      tables.process(0, Received::whole(packet, sizeof packet, {}), true);
+      tables.flushed();
     }
   while (!input.empty()) {
     const Shape& s = kShapes[input.below(3)];
@@ -81,7 +114,9 @@ void run(fuzz::Input& input) {
     std::memcpy(packet, head, std::min<size_t>(size, sizeof head));
     const bool controller = input.rarely();
     const Received received = Received::whole(packet, size, from);
-    Verdict verdict = table.process(received, controller);
+    const uint32_t first = input.u8();
+    auto [found, verdict] = tables.process(first, received, controller);
+    SlotTable& table = *found;
     if (verdict.action == Action::flush) {
       table.flushed();
       verdict = table.process(received, controller);
@@ -111,11 +146,11 @@ void run(fuzz::Input& input) {
       default:
         break;
     }
-    if (input.rarely()) table.flushed();
-    if (input.rarely()) table.fence(s.id, 1u << bit);
-    if (input.rarely()) table.admit(s.id, 1u << bit);
+    if (input.rarely()) tables.flushed();
+    if (input.rarely()) tables.fence(s.id, 1u << bit);
+    if (input.rarely()) tables.admit(s.id, 1u << bit);
   }
-  table.flushed();
+  tables.flushed();
 }
 
 }  // namespace

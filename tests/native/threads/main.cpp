@@ -1,8 +1,9 @@
 // threads ROUNDS: a switch and its workers as threads of one process, for the thread sanitizer.
 //
 // Of each worker, one thread calls collectives, one waits for them, one looks at everything that may be looked at while
-// others drive; of the switch, the packet thread and one that asks for counters. Then membership changes, twice, while all
+// others drive; of the switch, the packet threads and one that asks for counters. Then membership changes, twice, while all
 // of that goes on, and in the end an abort meets those who wait.
+#include <array>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -11,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <random>
+#include <stdexcept>
 #include <thread>
 #include <vector>
 
@@ -18,7 +20,7 @@
 #include "switchagg/native/shared/udp_port.h"
 #include "switchagg/native/switch/fault_port.h"
 #include "switchagg/native/switch/hub_port.h"
-#include "switchagg/native/switch/loop.h"
+#include "switchagg/native/switch/shards.h"
 #include "switchagg/native/worker/engine.h"
 #include "switchagg/native/worker/link_port.h"
 #include "switchagg/native/worker/slots_port.h"
@@ -27,7 +29,7 @@ using namespace switchagg;
 
 namespace {
 
-constexpr uint32_t kWorkers = 3, kSlots = 32, kWords = 64, kCount = 3000, kCalls = 40;
+constexpr uint32_t kWorkers = 3, kSlots = 128, kWords = 64, kCount = 3000, kCalls = 40;
 constexpr uint16_t kJob = 5;
 constexpr int64_t kSecond = 1'000'000'000;
 
@@ -43,30 +45,39 @@ UdpOptions loopback() {
   return options;
 }
 
-enum class Way { udp, links, slots };
+enum class Way { udp, links, slots, threads };
 
 struct Switch {
-  explicit Switch(Way by) : loop(4096), way(by) {
-    auto udp = std::make_unique<UdpPort>(loopback());
-    if (way != Way::udp) {
+  explicit Switch(Way by) : loops(4096, by == Way::threads ? 3 : 1), way(by) {
+    UdpOptions options = loopback();
+    options.share_address = way == Way::threads;
+    auto udp = std::make_unique<UdpPort>(options);
+    std::vector<Port*> ports;
+    if (way == Way::threads) {
+      options.bind = udp->local();
+      for (auto& other : others) ports.push_back((other = std::make_unique<UdpPort>(options)).get());
+      udp->steer_by_slot(3);
+      port = std::move(udp);
+    } else if (way != Way::udp) {
       auto hub = std::make_unique<HubPort>(
           std::move(udp),
           [this](uint16_t job, Endpoint worker, uint32_t token) {
-            return loop.with_table([&](const SlotTable& table) { return table.admits(job, worker, token); });
+            return loops.first().with_table([&](const SlotTable& table) { return table.admits(job, worker, token); });
           },
           [this](uint16_t job, Endpoint worker, uint32_t token) {
-            return loop.with_table([&](const SlotTable& table) { return table.offer(job, worker, token); });
+            return loops.first().with_table([&](const SlotTable& table) { return table.offer(job, worker, token); });
           });
       name = hub->name();
-      loop.with_table([](SlotTable& table) { table.share_records(); });
+      loops.first().with_table([](SlotTable& table) { table.share_records(); });
       port = std::move(hub);
     } else {
       port = std::move(udp);
     }
     port = std::make_unique<FaultPort>(std::move(port), FaultSettings{.loss = 0.01, .seed = 7});
-    loop.start(*port);
+    ports.insert(ports.begin(), port.get());
+    loops.start(ports);
   }
-  ~Switch() { loop.stop(); }
+  ~Switch() { loops.stop(); }
 
   // Admits workers with these sockets, instead of those before; returns what each needs.
   std::vector<Admission> admit(const std::vector<std::unique_ptr<UdpPort>>& sockets, uint32_t generation) {
@@ -91,13 +102,11 @@ struct Switch {
       a.rank = rank;
       a.workers = static_cast<uint32_t>(sockets.size());
       a.switch_at = port->local();
-      if (way != Way::udp) a.link = name;
+      a.link = name;
       a.shared_slots = entry.shared;
     }
-    loop.with_table([&](SlotTable& table) {
-      if (generation > 0) table.remove_job(kJob);
-      table.add_job(entry);
-    });
+    if (generation > 0) loops.remove_job(kJob);
+    loops.add_job(entry);
     for (uint32_t p = 0; p < kSlots; ++p) {
       wire::Header header;
       header.op = static_cast<uint8_t>(wire::Op::INIT);
@@ -106,15 +115,16 @@ struct Switch {
       header.slot = static_cast<uint16_t>(entry.base + (header.seq & (kSlots - 1)));
       uint8_t packet[wire::kHeaderBytes];
       header.write(packet);
-      check(loop.packet_out(packet).action == Action::to_controller, "an INIT was not taken");
+      check(loops.packet_out(packet), "an INIT was not taken");
     }
     return admissions;
   }
 
-  SwitchLoop loop;
+  Shards loops;
   const Way way;
   std::string name;
   std::unique_ptr<Port> port;
+  std::array<std::unique_ptr<UdpPort>, 2> others;
 };
 
 std::unique_ptr<Port> connect(std::unique_ptr<UdpPort> socket, const Admission& admission) {
@@ -229,9 +239,13 @@ void round(Way way, bool abort) {
   }
   lookers.emplace_back([&] {
     while (!ended) {
-      (void)host.loop.with_table([](SlotTable& table) { return table.report(kJob).counters[0]; });
-      (void)host.loop.port_counters();
-      check(host.loop.failure().empty(), "the packet thread has ended");
+      try {
+        (void)host.loops.report(kJob);
+      } catch (const std::invalid_argument&) {  // between two generations
+      }
+      (void)host.loops.port_counters();
+      (void)host.loops.strays();
+      check(host.loops.failure().empty(), "a packet thread has ended");
       std::this_thread::sleep_for(std::chrono::microseconds(300));
     }
   });
@@ -267,7 +281,7 @@ void round(Way way, bool abort) {
     worker->engine.close();
     done += worker->done;
   }
-  constexpr const char* names[] = {"UDP", "links", "shared slots"};
+  constexpr const char* names[] = {"UDP", "links", "shared slots", "threads"};
   std::printf("%s: %u collectives\n", names[static_cast<int>(way)], done);
 }
 
@@ -309,5 +323,5 @@ void shared_slots() {
 int main(int n, char** words) {
   const int rounds = n > 1 ? std::atoi(words[1]) : 4;
   shared_slots();
-  for (int i = 0; i < rounds; ++i) round(static_cast<Way>(i % 3), i % 6 > 2);
+  for (int i = 0; i < rounds; ++i) round(static_cast<Way>(i % 4), i % 8 > 3);
 }

@@ -30,7 +30,9 @@ def rng() -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
-@pytest.mark.parametrize(("threads", "base", "slots"), [(2, 0, 256), (3, 1024, 512), (5, 1152, 128), (4, 160, 32)])
+@pytest.mark.parametrize(
+    ("threads", "base", "slots"), [(2, 0, 256), (3, 1024, 512), (5, 1152, 128), (4, 160, 32)]
+)
 def test_sums_over_the_blocks_of_all_threads(
     threads: int, base: int, slots: int, rng: np.random.Generator
 ) -> None:
@@ -64,7 +66,7 @@ def test_trains_that_cross_blocks_are_handed_over(rng: np.random.Generator) -> N
             first = turn * TRAIN
             block = rng.integers(0, 2**32, (TRAIN, WORDS), dtype=np.uint32)
             workers.send_train(0, [workers.packet(0, first + i, block[i]) for i in range(TRAIN)])
-            got = dict((header.seq, words) for header, words in (workers.receive(0) for _ in range(TRAIN)))
+            got = {header.seq: words for header, words in (workers.receive(0) for _ in range(TRAIN))}
             for i in range(TRAIN):
                 np.testing.assert_array_equal(got[first + i], block[i])
         port = switch.port_counters()
@@ -130,7 +132,7 @@ def test_workers_of_one_computer_share_slots_or_send_udp() -> None:
     with EmbeddedController(threads=2) as host:
         assert together(host.url, 2, transport) == [("slots", 2.0)] * 2
         assert together(host.url, 2, transport, check=True) == [("udp", 2.0)] * 2  # which shares no slots
-        with pytest.raises(SwitchError, match="the switch refused|no link"):
+        with pytest.raises(SwitchError, match=r"the switch refused|no link"):
             together(host.url, 2, transport, transport="shm", check=True)
 
 
