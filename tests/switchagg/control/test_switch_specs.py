@@ -44,6 +44,9 @@ def test_workers_are_at_the_stations_that_are_no_switches() -> None:
 @pytest.mark.parametrize(
     ("url", "problem"),
     [
+        ("native?threads=65", "threads is '65'; accepted: 1..64"),
+        ("native?threads=auto", "threads is 'auto'; accepted: 1..64"),
+        ("native?threads=2&address=10.0.0.1&interface=1=eth1", "threads is 2; accepted between interfaces: 1"),
         ("native?interface=1=eth1", "address is missing"),
         ("native?address=10.0.0.1&interface=eth1", "interface is 'eth1'; accepted: PORT=NAME"),
         ("native?address=10.0.0.1&interface=512=eth1", "port is 512; accepted: 0..511"),
@@ -56,3 +59,10 @@ def test_workers_are_at_the_stations_that_are_no_switches() -> None:
 def test_what_cannot_work(url: str, problem: str) -> None:
     with pytest.raises(UsageError, match=problem):
         parse_switch(f"rack={url}")
+
+
+def test_threads_of_a_native_switch() -> None:
+    one, three = parse_switch("a=native"), parse_switch("b=native:256?threads=3")
+    assert isinstance(one, NativeSpec)
+    assert isinstance(three, NativeSpec)
+    assert (one.threads, three.threads, three.slots) == (1, 3, 256)

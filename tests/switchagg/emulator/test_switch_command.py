@@ -117,6 +117,22 @@ def test_speaks_to_people(tmp_path: Path) -> None:
     assert "inits 8" in output
 
 
+def test_threads(tmp_path: Path) -> None:
+    with (
+        PlainWorkers(2, slots=256) as workers,
+        started("--threads", "3", "--job", str(job_file(tmp_path / "job.json", workers))) as process,
+    ):
+        assert process.stdout is not None
+        ready = re.match(r"switch ready on ([\d.]+):(\d+), .*, 3 threads$", process.stdout.readline())
+        assert ready
+        workers.at((ready[1], int(ready[2])))
+        reduce_rounds(workers, 600, np.random.default_rng(3))
+        process.send_signal(signal.SIGTERM)
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "results 600" in output
+
+
 def test_more_signals_do_not_cut_the_stop_short() -> None:
     with started("--json") as process:
         event(process)
@@ -151,6 +167,10 @@ def test_reader_gone() -> None:
         (["--pcap", "/proc/nonexistent/file"], "pcap is /proc/nonexistent/file"),
         (["--stats-interval", "-1"], "stats-interval is -1.0"),
         (["--engine", "abacus"], "abacus"),
+        (["--threads", "0"], "threads is '0'; accepted: 1..64, or auto"),
+        (["--threads", "2", "--loss", "0.1"], "threads is 2"),
+        (["--threads", "2", "--engine", "p4"], "--threads is for --engine native on a UDP port"),
+        (["--threads", "2", "--interface", "1=lo"], "--threads is for --engine native on a UDP port"),
     ],
 )
 def test_values_that_cannot_work(arguments: list[str], message: str) -> None:
