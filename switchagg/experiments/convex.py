@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from worker_lib.compress import Compressor
 
 OPTIMUM_TOLERANCE: Final = 1e-10
+PATIENCE: Final = 200  # steps after which a run that is no nearer than at its start is given up
 _POINTS: Final = 60  # records of a run
 
 
@@ -167,11 +168,11 @@ def tuned(
             distance = float(np.linalg.norm(x - task.optimum)) / task.scale
             if distance <= accuracy:
                 return step
-            if not distance < 10:
+            if not distance < (10 if step < PATIENCE else 1):
                 return None
         return None
 
-    return best_of(candidates, steps, limit)
+    return best_of(sorted(candidates, reverse=True), steps, limit)
 
 
 def solve_in_rank(session: Any, given: dict[str, Any]) -> list[dict[str, Any]]:

@@ -76,7 +76,9 @@ def _summed(messages: Sequence[Message]) -> Array:
 def best_of(
     candidates: Iterable[float], steps: Callable[[float, int], int | None], limit: int
 ) -> float | None:
-    """Returns the candidate with the fewest steps; None where none arrives.
+    """Returns the candidate with the fewest steps, of equals the first; None where none arrives.
+
+    Of step sizes give the largest first: one that diverges ends soon, and one that arrives limits the rest.
 
     Args:
         steps: called with a candidate and the most steps that can still be the fewest; returns how many it

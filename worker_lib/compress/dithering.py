@@ -107,15 +107,16 @@ class Dithering(Compressor):
         units = self._units(shared, levels, x.dtype)
         key = new_key(self._private_draws(round))
         words, _ = to_words(x, units, self.block or x.size, bits, levels, key)
-        return Message(words, kept=(x.size, x.dtype))
+        return Message(words, kept=(x.size, units))
 
     def own(self, message: Message, shared: Words | None, round: Round) -> Floats:
         """Returns exactly this rank's addend; 0 in blocks that are NaN in the sum."""
-        return self._values(message.values, message, shared, round, 0.0)
+        size, units = message.kept
+        return self._values(message.values, size, np.where(np.isnan(units), 0, units), round)
 
     def decode(self, total: npt.NDArray[Any], message: Message, shared: Words | None, round: Round) -> Floats:
         """Returns sums of levels times the norms."""
-        result = self._values(total, message, shared, round, np.nan)
+        result = self._values(total, *message.kept, round)
         self._done(result.size)
         return result
 
@@ -144,12 +145,6 @@ class Dithering(Compressor):
         """Returns each block's M / s: 0 if all ranks have zeros, NaN if any has NaN or Inf."""
         return self._norms.of(shared, levels, dtype)
 
-    def _values(
-        self, words: npt.NDArray[Any], message: Message, shared: Words | None, round: Round, instead: float
-    ) -> Floats:
-        """Returns lanes times units, with `instead` for units that are NaN."""
-        size, dtype = message.kept
-        levels, bits = self._grid(round.world_size)
-        units = self._units(shared, levels, dtype)
-        units[np.isnan(units)] = instead
-        return from_words(words, size, bits, units, self.block or size)
+    def _values(self, words: npt.NDArray[Any], size: int, units: Floats, round: Round) -> Floats:
+        """Returns lanes times units."""
+        return from_words(words, size, self._grid(round.world_size)[1], units, self.block or size)

@@ -44,15 +44,19 @@ def rounds(shares: Sequence[VerticalShare], optimum: Array, local: int, limit: i
     cuts = np.cumsum([share.dim for share in shares])[:-1]
     parts = np.split(optimum, cuts)
 
-    def call(session: ThreadSession) -> list[float]:
+    def call(session: ThreadSession, most: int) -> list[float]:
         log = Log(optimum=parts[session.rank])
         share = shares[session.rank]
-        fedbcd.run(share, session, steps=limit, local_steps=local, log=log)  # type: ignore[arg-type]
+        fedbcd.run(share, session, steps=most, local_steps=local, log=log)  # type: ignore[arg-type]
         return [float(record.distance or 0.0) for record in log.records]
 
-    distances = np.linalg.norm(in_threads(call, len(shares)), axis=0) / np.linalg.norm(optimum)
-    near = np.flatnonzero(distances <= ACCURACY)
-    return int(near[0]) if near.size else None
+    for most in (limit // 16, limit // 4, limit):  # a run does not stop where all together are near
+        ran = in_threads(partial(call, most=most), len(shares))
+        distances = np.linalg.norm(ran, axis=0) / np.linalg.norm(optimum)
+        near = np.flatnonzero(distances <= ACCURACY)
+        if near.size:
+            return int(near[0])
+    return None
 
 
 class Network(Perceptron):

@@ -89,7 +89,7 @@ def diana_steps(
         distance = float(np.linalg.norm(x - optimum)) / scale
         if distance <= ACCURACY:
             return step, distance, workers.bits
-        if not distance < 10:
+        if not distance < (10 if step < convex.PATIENCE else 1):
             break
     return None, distance, workers.bits
 
@@ -215,7 +215,8 @@ def _norms(runner: Runner, workers: int, problem: dict[str, Any]) -> tuple[list[
             def steps(times: float, most: int, make: Callable[[], Any] = make) -> int | None:
                 return diana_steps(task.parts, task.optimum, make, times / smoothness, most)[0]
 
-            best = best_of(STEPS[3:5] if runner.quick else (0.05, 0.1, 0.17, *STEPS), steps, 2 * _LIMIT)
+            tried = STEPS[3:5] if runner.quick else (0.05, 0.1, 0.17, *STEPS)
+            best = best_of(sorted(tried, reverse=True), steps, 2 * _LIMIT)
             found, bits = None, None
             if best is not None:
                 found, _, bits = diana_steps(task.parts, task.optimum, make, best / smoothness, 2 * _LIMIT)
@@ -281,7 +282,8 @@ def _regularized(runner: Runner, workers: int, problem: dict[str, Any]) -> tuple
         def steps(times: float, most: int, task: Task = task, kept: dict[str, Any] = kept) -> int | None:
             return diana_steps(task.parts, task.optimum, make, times / smoothness, most, **kept)[0]
 
-        best = best_of(STEPS[1:4:2] if runner.quick else (0.02, 0.05, 0.1, 0.17, *STEPS), steps, limit)
+        tried = STEPS[1:4:2] if runner.quick else (0.02, 0.05, 0.1, 0.17, *STEPS)
+        best = best_of(sorted(tried, reverse=True), steps, limit)
         count, distance, _ = diana_steps(
             task.parts, task.optimum, make, (best or 0.02) / smoothness, limit, **kept
         )

@@ -54,8 +54,7 @@ class Perceptron:
         self.samples = len(pixels)
 
     def parts(self, x: Any) -> list[Any]:
-        cuts = np.cumsum([int(np.prod(size)) for size in self.sizes])[:-1]
-        return [part.reshape(size) for part, size in zip(np.split(x, cuts), self.sizes, strict=True)]
+        return parts_of(self.sizes, x)
 
     def start(self, seed: int) -> Any:
         rng = np.random.default_rng(seed)
@@ -63,23 +62,46 @@ class Perceptron:
         return np.concatenate([part.reshape(-1) for part in parts])
 
     def batch_gradient(self, x: Any, indices: Any) -> Any:
-        first, offset, second, last = self.parts(x)
-        pixels, digits = self.pixels[indices], self.digits[indices]
-        hidden = np.tanh(pixels @ first + offset)
-        scores = hidden @ second + last
-        scores -= scores.max(axis=1, keepdims=True)
-        slope = np.exp(scores)
-        slope /= slope.sum(axis=1, keepdims=True)
-        slope[np.arange(len(digits)), digits] -= 1
-        slope /= len(digits)
-        back = slope @ second.T * (1 - hidden**2)
-        grads = [pixels.T @ back, back.sum(axis=0), hidden.T @ slope, slope.sum(axis=0)]
-        return np.concatenate([grad.reshape(-1) for grad in grads])
+        return gradients(self.sizes, x, self.pixels[indices], self.digits[indices])
 
     def error(self, x: Any, pixels: Any, digits: Any) -> float:
         """Share of images that are taken for another digit."""
         first, offset, second, last = self.parts(x)
         return float(((np.tanh(pixels @ first + offset) @ second + last).argmax(axis=1) != digits).mean())
+
+
+def parts_of(sizes: Any, x: Any) -> list[Any]:
+    """Returns a model's tensors, or those of several models: shapes (*x.shape[:-1], *size)."""
+    cuts = np.cumsum([int(np.prod(size)) for size in sizes])[:-1]
+    pieces = np.split(x, cuts, axis=-1)
+    return [p.reshape(*x.shape[:-1], *size) for p, size in zip(pieces, sizes, strict=True)]
+
+
+def gradients(sizes: Any, x: Any, pixels: Any, digits: Any) -> Any:
+    """Returns the gradient of a batch, or of several models each with a batch of its own.
+
+    Args:
+        sizes: of the model's tensors.
+        x: shape (d,) or (n, d).
+        pixels: shape (batch, 64) or (n, batch, 64).
+        digits: shape (batch,) or (n, batch).
+    """
+    first, offset, second, last = parts_of(sizes, x)
+    hidden = np.tanh(pixels @ first + offset[..., None, :])
+    scores = hidden @ second + last[..., None, :]
+    scores -= scores.max(axis=-1, keepdims=True)
+    slope = np.exp(scores)
+    slope /= slope.sum(axis=-1, keepdims=True)
+    slope -= np.eye(scores.shape[-1])[digits]
+    slope /= digits.shape[-1]
+    back = slope @ second.swapaxes(-1, -2) * (1 - hidden**2)
+    grads = [
+        pixels.swapaxes(-1, -2) @ back,
+        back.sum(axis=-2),
+        hidden.swapaxes(-1, -2) @ slope,
+        slope.sum(axis=-2),
+    ]
+    return np.concatenate([grad.reshape(*x.shape[:-1], -1) for grad in grads], axis=-1)
 
 
 class Slow:
@@ -119,6 +141,7 @@ def best_rate(kind: str, order: str, rounds: int, seed: int, workers: int) -> fl
     from sklearn.datasets import load_digits
 
     parts, pixels, digits = shares(load_digits(), seed, order, workers)
+    sizes = parts[0].sizes
 
     def accuracy(rate: float) -> float:
         random = np.random.default_rng(seed)
@@ -126,12 +149,9 @@ def best_rate(kind: str, order: str, rounds: int, seed: int, workers: int) -> fl
         for _ in range(rounds):
             before = xs.copy()
             for _ in range(LOCAL_STEPS):
-                slopes = np.stack(
-                    [
-                        part.batch_gradient(x, random.choice(part.samples, BATCH, replace=False))
-                        for part, x in zip(parts, xs, strict=True)
-                    ]
-                )
+                chosen = [random.choice(part.samples, BATCH, replace=False) for part in parts]
+                batches = [(part.pixels[i], part.digits[i]) for part, i in zip(parts, chosen, strict=True)]
+                slopes = gradients(sizes, xs, *map(np.stack, zip(*batches, strict=True)))
                 xs = xs - rate * (slopes.mean(axis=0) if kind == "all-reduce" else slopes)
             if kind == "swarm":  # models travel as they were before the local steps
                 order = random.permutation(workers)
