@@ -22,6 +22,7 @@ from worker_lib.compress import (
     RandomBlocks,
     Rotation,
     Round,
+    Signs,
     TopBlocks,
     chain,
 )
@@ -38,6 +39,8 @@ METHODS: list[Compressor] = [
     ErrorFeedback(chain(TopBlocks(tau=0.1), Dithering(bits=8))),
     Differences(Dithering(bits=8)),
     ErrorFeedback(PowerSGD(rank=2)),
+    Signs(),
+    ErrorFeedback(Signs()),
 ]
 ROUNDS = 5  # of which the fastest counts
 

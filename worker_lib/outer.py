@@ -10,8 +10,8 @@ DiLoCo         rate 0.7, Nesterov momentum 0.9 (Douillard et al., arXiv 2311.081
 streaming      the parameters in fragments that are sent one after the other; a fragment's mean arrives some
                steps later and is mixed with what the rank has by then (Douillard et al., arXiv 2501.18512,
                sections 2.1 to 2.3), so that the link carries a fragment while the ranks compute
-SparseLoCo     the compressor is error feedback round a sparsifier and few bits, in place of the momentum
-               (Sarfi et al., arXiv 2508.15706)
+SparseLoCo     rate 1, momentum 0, and as compressor error feedback that decays, round a sparsifier and few
+               bits, in place of the momentum (Sarfi et al., arXiv 2508.15706)
 
 Anchors follow from the sums, so they are the same to the bit at all ranks. Between two sums, x differs.
 """
@@ -95,7 +95,7 @@ class OuterSteps:
         overlap: int = 0,
         mixing: float | None = None,
     ) -> None:
-        flats = [_flat(each, i) for i, each in enumerate(parameters)]
+        flats = [flat_parameter(each, f"parameter {i}") for i, each in enumerate(parameters)]
         arrays = [flat for flat, _ in flats]
         if not arrays:
             raise UsageError("there are no parameters")
@@ -127,7 +127,7 @@ class OuterSteps:
                 if fork is not None:
                     fork.lay_out([flats[i][1] for i in chosen])
                 self._fragments.append(made)
-                _put(own, anchor)
+                put(own, anchor)
 
     def step(self) -> None:
         """Counts a local step; sends fragments that are due, and takes in those that have arrived.
@@ -153,7 +153,7 @@ class OuterSteps:
             if self.steps > fragment.sent:
                 self._send(fragment)
                 self._take(fragment)
-            _put(fragment.arrays, fragment.anchor)
+            put(fragment.arrays, fragment.anchor)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state for a checkpoint, of a moment at which nothing is on its way.
@@ -194,7 +194,7 @@ class OuterSteps:
         ):
             fragment.anchor[:], fragment.velocity[:] = anchor, velocity
             fragment.sent = self.steps
-            _put(fragment.arrays, fragment.anchor)
+            put(fragment.arrays, fragment.anchor)
 
     # ------------------------------------------------------------------ inside
 
@@ -220,20 +220,25 @@ class OuterSteps:
         fragment.anchor -= self._rate * ahead
         if self._mixing:
             mine = np.concatenate(fragment.arrays)
-            _put(fragment.arrays, self._mixing * mine + (1 - self._mixing) * fragment.anchor)
+            put(fragment.arrays, self._mixing * mine + (1 - self._mixing) * fragment.anchor)
         else:
-            _put(fragment.arrays, fragment.anchor)
+            put(fragment.arrays, fragment.anchor)
 
 
-def _flat(x: Any, number: int) -> tuple[Floats, tuple[int, ...]]:
-    """A flat view of a parameter's memory, and the parameter's shape."""
-    seen = view(x.detach() if hasattr(x, "detach") else x, f"parameter {number}", write=True)
+def flat_parameter(x: Any, name: str, *, write: bool = True) -> tuple[Floats, tuple[int, ...]]:
+    """Returns a flat view of a float32 array's or tensor's memory, and its shape.
+
+    Raises:
+        UsageError: it is not float32, or cannot be written where it is to be; the message has its name.
+    """
+    seen = view(x.detach() if hasattr(x, "detach") else x, name, write=write)
     if seen.dtype != "float32":
-        raise UsageError(f"parameter {number} has type {seen.dtype}; accepted: float32")
+        raise UsageError(f"{name} has type {seen.dtype}; accepted: float32")
     return raw_bytes(seen).view(np.float32), seen.shape
 
 
-def _put(arrays: list[Floats], values: Floats) -> None:
+def put(arrays: list[Floats], values: Floats) -> None:
+    """Writes values, which stand end to end, into arrays."""
     at = 0
     for array in arrays:
         array[:] = values[at : at + array.size]

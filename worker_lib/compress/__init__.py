@@ -12,6 +12,7 @@ from worker_lib.compress.power import PowerSGD
 from worker_lib.compress.rotation import Rotation
 from worker_lib.compress.rounding import StochasticRounding
 from worker_lib.compress.shared_exponent import SharedExponent
+from worker_lib.compress.signs import Signs
 from worker_lib.compress.sparsifiers import RandomBlocks, Threshold, TopBlocks, chain
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "Rotation",
     "Round",
     "SharedExponent",
+    "Signs",
     "StochasticRounding",
     "Threshold",
     "TopBlocks",

@@ -116,7 +116,8 @@ class Dithering(Compressor):
 
     def decode(self, total: npt.NDArray[Any], message: Message, shared: Words | None, round: Round) -> Floats:
         """Returns sums of levels times the norms."""
-        result = self._values(total, *message.kept, round)
+        size, units = message.kept
+        result = self._values(total, size, units, round)
         self._done(result.size)
         return result
 

@@ -2,7 +2,7 @@
 
     x --plus or minus a memory--> y --inner--> message;  after the sum the memory moves by what was sent
 
-    ErrorFeedback   p = x + e,   C(p) is sent,   e = p - C(p)
+    ErrorFeedback   p = x + b e,  C(p) is sent,  e = p - C(p);  b = 1, or less to forget
     EF21            worker i:  c_i = C(x_i - g_i) is sent,  g_i += c_i;        everyone:  G += sum of c_i
     EF21SGDM        the same with a moving average of x_i in its place
     Marina          x_i itself by a coin that all toss alike, else Q(x_i - x_i of the last round) and G += sum
@@ -139,16 +139,34 @@ class ErrorFeedback(Remembering):
     the memory in units of x, which is the same while the step size does not change. After Seide et al., 1-bit
     SGD (Interspeech 2014).
 
+    With a decay below 1 an old residual fades: SparseLoCo's accumulator (Sarfi et al., arXiv 2508.15706), in
+    place of an outer momentum.
+
     Args:
         inner: the compressor of x plus the residual.
+        decay: b, what is left of the residual in the next round, in (0, 1].
+
+    Raises:
+        UsageError: `inner` is no compressor, or decay is out of bounds.
     """
 
     memory_names = ("residual",)
 
+    def __init__(self, inner: Compressor, decay: float = 1.0) -> None:
+        super().__init__(inner)
+        if not isinstance(decay, int | float) or not 0 < decay <= 1:
+            raise UsageError(f"decay is {decay!r}; accepted: greater than 0, at most 1")
+        self.decay = float(decay)
+
     def ahead(self, x: Floats) -> Floats:
-        """Returns x plus the residual."""
-        result: Floats = x + self._of("residual", x)
+        """Returns x plus what is left of the residual."""
+        residual = self._of("residual", x)
+        result: Floats = x + (residual if self.decay == 1 else x.dtype.type(self.decay) * residual)
         return result
+
+    def describe(self) -> str:
+        """Returns the name, the inner compressor, and a decay below 1."""
+        return super().describe() if self.decay == 1 else f"{super().describe()[:-1]}, decay={self.decay:g})"
 
     def own(self, message: Message, shared: Words | None, round: Round) -> Floats:
         """Returns what was sent."""
