@@ -8,8 +8,8 @@
 local SGD      rate 1, momentum 0: models are averaged (Stich, ICLR 2019, arXiv 1805.09767)
 DiLoCo         rate 0.7, Nesterov momentum 0.9 (Douillard et al., arXiv 2311.08105, Algorithm 1)
 streaming      the parameters in fragments that are sent one after the other; a fragment's mean arrives some
-               steps later and is mixed with what the rank has by then (Douillard et al., arXiv 2501.18512,
-               sections 2.1 to 2.3), so that the link carries a fragment while the ranks compute
+               steps later and is mixed with what the rank has by then (Douillard et al., arXiv 2501.18512),
+               so that the link carries a fragment while the ranks compute
 SparseLoCo     rate 1, momentum 0, and as compressor error feedback that decays, round a sparsifier and few
                bits, in place of the momentum (Sarfi et al., arXiv 2508.15706)
 

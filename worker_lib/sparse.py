@@ -14,7 +14,7 @@ what each rank calls, and its complement: where the OR of both overlaps, ranks d
     sparse   round + union * (width * element + row)
     dense    round + rows * width * (element + cell) + union * pick
 
-SparCML (Renggli et al., arXiv 1802.08021, sections 5 and 6) compares the bytes that travel: there a pair
+SparCML (Renggli et al., arXiv 1802.08021) compares the bytes that travel: there a pair
 takes an index and a value, so that dense is cheaper from half the table on. Here indices are a bit a row, and
 dense saves the handling of rows; so the break-even depends on machine and network, and is measured.
 """

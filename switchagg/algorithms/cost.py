@@ -5,7 +5,7 @@
     SwitchCost    ours: plan and stream in packets of K words, both ways; in bytes or in seconds
 
 Khirirat, Magnusson, Aytekin, Johansson, "A flexible framework for communication-efficient machine learning"
-(arXiv 2003.06377), section 2, has the first two. A model has to give the same numbers at every worker.
+(arXiv 2003.06377) has the first two. A model has to give the same numbers at every worker.
 """
 
 from __future__ import annotations

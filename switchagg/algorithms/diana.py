@@ -1,7 +1,7 @@
 """DIANA: gradient descent on quantized differences to a memory; linear where quantized gradients stall.
 
 Mishchenko, Gorbunov, Takac, Richtarik, "Distributed Learning with Compressed Gradient Differences" (arXiv
-1901.09269), Algorithm 1; for any unbiased compressor Horvath et al. (arXiv 1904.05115), Algorithm 1.
+1901.09269); for any unbiased compressor Horvath et al. (arXiv 1904.05115).
 
     d_i = Q(grad f_i(x) - h_i)                  what worker i gives to the switch
     g   = h + mean d_i                          unbiased
@@ -204,7 +204,7 @@ class Diana:
         compressor: unbiased, with a known omega; made alike at all workers. It is copied.
         alpha: how far memories move, in (0, 1 / (1 + omega)]; that bound by default.
         step: gamma; by default 1 / (L (1 + 6 w)) (with w = omega / n: Gorbunov, Hanzely, Richtarik, arXiv
-            1905.11261, Table 1 and Corollary A.8), L being the largest L_i, and at most 2 / L.
+            1905.11261), L being the largest L_i, and at most 2 / L.
         momentum: beta, in [0, 1). Where there is an R, its proximal step is gamma / (1 - beta) (the paper has
             gamma, whose fixed points are no minimizers).
         memory: False for quantized gradient descent (QSGD), which does not converge to x* in general.

@@ -1,7 +1,7 @@
 """DS-LSR1: sampled quasi-Newton steps whose curvature pairs stay where they are.
 
 Jahani, Nazari, Rusakov, Berahas, Takac, "Scaling Up Quasi-Newton Algorithms: Communication Efficient
-Distributed SR1" (arXiv 1905.13096), section 3. `slsr1` sums Y = Hessian times S, d m numbers. Here a worker
+Distributed SR1" (arXiv 1905.13096). `slsr1` sums Y = Hessian times S, d m numbers. Here a worker
 keeps its own Y_i, and only products with it travel:
 
     reduce [ f_i, grad f_i, S' Y_i ]              1 + d + m^2 numbers, at the trial point

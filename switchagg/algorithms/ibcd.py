@@ -1,7 +1,7 @@
 """IBCD: each worker sends a random share tau of the blocks of its gradient, and nothing else.
 
 Mishchenko, Hanzely, Richtarik, "99% of Worker-Master Communication in Distributed Optimization Is Not Needed"
-(arXiv 1901.09437), Algorithm 1.
+(arXiv 1901.09437).
 
     x <- x - gamma (1/n) sum_i (grad f_i(x))_{U_i}        U_i: k of m blocks, tau = k / m
 

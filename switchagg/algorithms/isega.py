@@ -1,6 +1,6 @@
 """ISEGA: random blocks of the gradient's difference to a memory; converges without a shared minimizer.
 
-Mishchenko, Hanzely, Richtarik (arXiv 1901.09437), Algorithm 4; the variance reduction is SEGA's (arXiv
+Mishchenko, Hanzely, Richtarik (arXiv 1901.09437); the variance reduction is SEGA's (arXiv
 1809.03054).
 
     d_i = (grad f_i(x) - h_i)_{U_i}        what worker i sends: k of m blocks, tau = k / m

@@ -1,7 +1,7 @@
 """LAG: a worker sends its gradient's change only when that is large against the last steps; else it is lazy.
 
 Chen, Giannakis, Sun, Yin, "LAG: Lazily Aggregated Gradient for Communication-Efficient Distributed Learning"
-(NeurIPS 2018, arXiv 1805.09965), the workers' rule (LAG-WK, section 2, condition 15a):
+(NeurIPS 2018, arXiv 1805.09965), the workers' rule (LAG-WK):
 
     d_i = grad f_i(x_k) - sent_i
     send d_i if ||d_i||^2 > (1 / gamma^2) sum over the last D steps of xi ||x_(k+1-d) - x_(k-d)||^2
@@ -43,7 +43,7 @@ class Lag:
         problem: smooth, without a regularizer R.
         step: gamma; by default 1 / L, L being that of F or its bound, the mean L_i; and at most 2 / L.
         window: D, steps that the rule looks back on; 10 in the paper's experiments.
-        xi: weight of each; 0.1 there. Theorem 1 proves linear convergence for strongly convex F with
+        xi: weight of each; 0.1 there. The paper proves linear convergence for strongly convex F with
             gamma = (1 - sqrt(D xi)) / L and xi < 1 / D; the paper's experiments, and the defaults, go beyond.
         bits: lanes on the wire, 64 or 32.
 

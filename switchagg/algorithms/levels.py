@@ -3,11 +3,11 @@
 Khirirat, Magnusson, Aytekin, Johansson (arXiv 2003.06377). A step along a compressed gradient Q of level T is
 certain (or, for random Q, expected) to gain F(x) - F(x+) >= gain(T) / 2:
 
-    sparse       the T largest blocks U:  gain = E_U / L_U,  step 1 / L_U          (section 3)
+    sparse       the T largest blocks U:  gain = E_U / L_U,  step 1 / L_U
     quantized    the same, rounded at random in lanes of b bits, with noise N in all:
-                 gain = E_U^2 / ((E_U + N) L_U),  step E_U / (E_U + N) / L_U       (section 4)
+                 gain = E_U^2 / ((E_U + N) L_U),  step E_U / (E_U + N) / L_U
     stochastic   block j with probability p_j, divided by it; T = sum p_j expected blocks:
-                 gain = E^2 / V,  step E / V,  V = sum_j e_j (L_j (1/p_j - 1) + L) (section 5)
+                 gain = E^2 / V,  step E / V,  V = sum_j e_j (L_j (1/p_j - 1) + L)
 
 and the level maximizes gain / cost. e_j is the energy (squared norm) of block j of the gradient, E the sum of
 all and E_U of those sent. L_j is F's smoothness along block j, L along all, and L_U = min(L, sum of U's L_j)

@@ -2,7 +2,7 @@
 
 Berahas, Jahani, Richtarik, Takac, "Quasi-Newton Methods for Machine Learning: Forget the Past, Just Sample"
 (arXiv 1901.09997). Curvature is not collected along the way but sampled anew at every iterate: m directions
-S, and Y = Hessian times S. The naive distributed form (Jahani et al., arXiv 1905.13096, section 2) sends S,
+S, and Y = Hessian times S. The naive distributed form (Jahani et al., arXiv 1905.13096) sends S,
 then sums gradient, loss and Y in rounds of their own. Here S comes from a seed that all workers share, so
 that one sum carries everything. It carries Y, d m numbers; `dslsr1` is that paper's method, which does not:
 
@@ -46,7 +46,7 @@ def trust_region_step(
     """The minimizer p of gradient' p + p' B p / 2 with ||p|| <= radius, and the decrease that it predicts.
 
     B is SR1's from initial * I with the m secant equations B sample = curved, without those whose curvature
-    is too small against rounding (arXiv 1901.09997, Section 3). Its eigenvalues are `initial`, but for those
+    is too small against rounding (arXiv 1901.09997). Its eigenvalues are `initial`, but for those
     of the low-rank part (Brust, Erway, Marcia, "On solving L-SR1 trust-region subproblems", COAP 2017).
 
     Args:

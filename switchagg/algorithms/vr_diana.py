@@ -1,7 +1,7 @@
 """VR-DIANA: DIANA with stochastic gradients whose variance is reduced as well; still linear, and to x*.
 
 Horvath, Kovalev, Mishchenko, Richtarik, Stich, "Stochastic Distributed Learning with Gradient Quantization
-and Variance Reduction" (arXiv 1904.05115), Algorithm 2. f_i is a mean of m components f_ij, here batches of
+and Variance Reduction" (arXiv 1904.05115). f_i is a mean of m components f_ij, here batches of
 samples that are fixed for the run:
 
     g_i = grad f_ij(x) - grad f_ij(w_ij) + mean_j grad f_ij(w_ij),   j drawn at random
@@ -111,7 +111,7 @@ class VrDiana:
         variance: ``"lsvrg"`` (a gradient of all samples about every m steps) or ``"saga"`` (a table of m
             gradients).
         step: gamma; by default 1 / (L (1 + 36 (w + 1 / n))), w being `diana.Diana`'s: with independent
-            compressors, w = omega / n, Corollary 1's. L is the largest of a sample. At most 2 / L with the
+            compressors, w = omega / n, the paper's. L is the largest of a sample. At most 2 / L with the
             largest of a worker.
         memory: False to compress the stochastic gradients themselves.
         seed: of samples and coins.

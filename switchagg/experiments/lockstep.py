@@ -33,13 +33,14 @@ class Lockstep:
 
     Attributes:
         bits: of all messages of worker 0 so far, before zero blocks are skipped.
+        sent: bits of the words in the union so far: those that are not zero at all workers.
     """
 
     def __init__(self, make: Callable[[], Compressor], workers: int) -> None:
         from worker_lib.compress import Round
 
         self._each = [(make(), Round(rank, workers)) for rank in range(workers)]
-        self.bits = 0
+        self.bits = self.sent = 0
 
     def mean(self, xs: Sequence[Array]) -> Array:
         """Returns the average that an all-reduce of these vectors gives, by rank 0's decoder."""
@@ -52,12 +53,15 @@ class Lockstep:
         shared = None
         if isinstance(first[0], Message):
             self.bits += first[0].payload_bits
+            self.sent += first[0].payload_bits
             shared = _summed([m for m in first if isinstance(m, Message)])
         elif first[0] is not None:
             self.bits += 32 * first[0].size
+            self.sent += 32 * first[0].size
             shared = np.bitwise_or.reduce([w for w in first if isinstance(w, np.ndarray)])
         messages = [c.encode(x, shared, round) for c, round, x in every]
         self.bits += messages[0].payload_bits
+        self.sent += _in_union(messages)
         total = _summed(messages)
         results = [
             c.decode(total.copy(), message, shared, round)
@@ -71,6 +75,12 @@ def _summed(messages: Sequence[Message]) -> Array:
     for message in messages[1:]:
         total += message.values  # int32 wraps, as a switch's words do
     return total
+
+
+def _in_union(messages: Sequence[Message]) -> int:
+    """Returns the bits of a message's values that are not zero at all workers."""
+    union = np.count_nonzero(np.any([m.values != 0 for m in messages], axis=0))
+    return int(union) * messages[0].payload_bits // messages[0].values.size
 
 
 def best_of(

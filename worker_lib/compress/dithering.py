@@ -5,8 +5,8 @@
     3. q = floor(s x / M + u), |q| <= s, in lanes that hold n s; the switch adds them
     4. sum = M / s * (sum of q)
 
-QSGD (Alistarh et al., NeurIPS 2017, section 3.1) with its norm p = 2, and the p-norm quantization of DIANA
-(Mishchenko et al., arXiv 1901.09269, Definition 1) scale by each worker's own norm, which a switch could not
+QSGD (Alistarh et al., NeurIPS 2017) with its norm p = 2, and the p-norm quantization of DIANA
+(Mishchenko et al., arXiv 1901.09269) scale by each worker's own norm, which a switch could not
 add. Here the scale is that of the largest worker, so the others scatter as much as that one does.
 """
 
@@ -30,7 +30,7 @@ def dithering_variance(size: int, levels: int, p: float, slack: float) -> float:
 
     A value of v units varies by f (1 - f) units^2, f being v's fraction, which is at most min(1/4, |v|). With
     units of M / s, summed over d elements: at most min(d M^2 / (4 s^2), M |x|_1 / s). What |x|_1 can be for
-    given |x|_2 = 1 gives omega (Alistarh et al., QSGD, NeurIPS 2017, Lemma 3.1, has 1/s for the 1/4).
+    given |x|_2 = 1 gives omega (Alistarh et al., QSGD, NeurIPS 2017, has 1/s for the 1/4).
 
     Args:
         size: d, elements under one norm.

@@ -4,7 +4,7 @@
     q = floor(alpha x + u), cut to what n ranks can share;   average = (sum of q) / (n alpha)
 
 Mishchenko, Wang, Kovalev, Richtarik: IntSGD: Adaptive Floatless Compression of Stochastic Gradients, ICLR
-2022, arXiv 2102.08374, Algorithm 1. There r is a moving average of |x_k - x_(k-1)|^2 / eta^2, which with the
+2022, arXiv 2102.08374. There r is a moving average of |x_k - x_(k-1)|^2 / eta^2, which with the
 step x_k = x_(k-1) - eta * average is |average|^2. The first round goes in full, as there.
 """
 

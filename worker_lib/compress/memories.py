@@ -135,7 +135,7 @@ def finite(change: Floats, total: Floats) -> Floats:
 class ErrorFeedback(Remembering):
     """Error feedback around any compressor. The memory is this rank's alone: d numbers, "residual".
 
-    EF-SGD (Karimireddy et al., Error Feedback Fixes SignSGD, ICML 2019, arXiv 1901.09847, Algorithm 2), with
+    EF-SGD (Karimireddy et al., Error Feedback Fixes SignSGD, ICML 2019, arXiv 1901.09847), with
     the memory in units of x, which is the same while the step size does not change. After Seide et al., 1-bit
     SGD (Interspeech 2014).
 
@@ -190,7 +190,7 @@ class ErrorFeedback(Remembering):
 class EF21(Following):
     """EF21: compressed differences for a compressor that contracts, one with a delta. State as `Following`'s.
 
-    Richtarik, Sokolov, Fatkhullin: EF21, NeurIPS 2021, arXiv 2106.05203, Algorithm 2.
+    Richtarik, Sokolov, Fatkhullin: EF21, NeurIPS 2021, arXiv 2106.05203.
 
     Args:
         inner: a compressor with a `delta`, such as `TopBlocks`, `RandomBlocks(scaled=False)`, or a fine
@@ -218,8 +218,8 @@ class EF21SGDM(EF21):
     v_i <- (1 - eta) v_i + eta x_i, and C(v_i - g_i) is sent. EF21 alone may diverge where gradients are
     noisy, whatever the batch. State: that of EF21 and v_i, "average".
 
-    Fatkhullin, Tyurin, Richtarik: Momentum Provably Improves Error Feedback!, NeurIPS 2023, arXiv 2305.15155,
-    Algorithm 1 (EF21-SGDM); Theorem 3 has its rate, for any contraction and any batch.
+    Fatkhullin, Tyurin, Richtarik: Momentum Provably Improves Error Feedback!, NeurIPS 2023, arXiv 2305.15155
+    (EF21-SGDM), which has its rate for any contraction and any batch.
 
     Args:
         inner: as for `EF21`.
@@ -267,8 +267,8 @@ class Marina(Following):
     that of `Following`, and the last x, "last". The sum is right on average only over the coin.
 
     Gorbunov, Burlachenko, Li, Richtarik: MARINA: Faster Non-Convex Distributed Learning with Compression,
-    ICML 2021, arXiv 2102.07845, Algorithm 1. Gradient descent with a step of at most
-    1 / (L (1 + sqrt((1 - p) omega / (p n)))) finds stationary points (Theorem 2.1), with `mean_omega` in the
+    ICML 2021, arXiv 2102.07845. Gradient descent with a step of at most
+    1 / (L (1 + sqrt((1 - p) omega / (p n)))) finds stationary points, with `mean_omega` in the
     place of omega / n.
 
     Args:
@@ -357,13 +357,13 @@ class Differences(Following):
     """DIANA's compressed differences to a memory, around any unbiased compressor. State as `Following`'s.
 
     As gradients settle, differences go to zero, and with them the noise of compression (Mishchenko et al.,
-    Distributed Learning with Compressed Gradient Differences, arXiv 1901.09269, Algorithm 1; any unbiased Q:
-    Horvath et al., arXiv 1904.05115, Algorithm 1).
+    Distributed Learning with Compressed Gradient Differences, arXiv 1901.09269; any unbiased Q:
+    Horvath et al., arXiv 1904.05115).
 
     Args:
         inner: an unbiased compressor. alpha: step of the memories, in (0, 1 / (1 + omega)] if the inner
         compressor's omega is known, the bound
-            of arXiv 1904.05115, Theorem 1; that bound by default.
+            of arXiv 1904.05115; that bound by default.
 
     Raises:
         UsageError: `inner` is biased, or alpha is not positive. Alpha over its bound is refused in the first

@@ -9,7 +9,7 @@ After the rotation an element is nearly normal with deviation |x| / sqrt(B), als
 nearly all of the norm, so that levels up to a few deviations t are enough: what lies beyond is clipped.
 
 Li, Ben Basat, Vargaftik, Lao, Xu, Mitzenmacher, Yu: THC: Accelerating Distributed Deep Learning Using Tensor
-Homomorphic Compression, NSDI 2024, arXiv 2302.08545, sections 4 and 5. There a worker sends an index of 4
+Homomorphic Compression, NSDI 2024, arXiv 2302.08545. There a worker sends an index of 4
 bits, and the switch looks up its level in a table before it adds. Ours adds what it gets, so lanes hold the
 levels themselves. Levels of a table are some of a lane's uniform levels; so here all of these are used.
 """

@@ -329,7 +329,7 @@ class RandomBlocks(CountedBlocks):
 class Threshold(Sparsifier):
     """Hard threshold: blocks whose largest magnitude is at least `value`; the rest counts as zero.
 
-    Sahu et al., Rethinking gradient sparsification as total error minimization (NeurIPS 2021, section 4),
+    Sahu et al., Rethinking gradient sparsification as total error minimization (NeurIPS 2021),
     argue for it over top-k with error feedback: the volume follows the gradients, and the threshold bounds
     the error.
 
@@ -364,7 +364,7 @@ class Threshold(Sparsifier):
 class TopBlocks(CountedBlocks):
     """Block top-k: the k blocks of largest Euclidean norm; the rest counts as zero.
 
-    Top-k by blocks is OmniReduce's (Fei et al., SIGCOMM 2021, section 5). It is biased: use it inside
+    Top-k by blocks is OmniReduce's (Fei et al., SIGCOMM 2021). It is biased: use it inside
     `ErrorFeedback` or `EF21`.
 
     delta = k / b: the k largest of b squares are at least k / b of their sum. No extra round, no state. A

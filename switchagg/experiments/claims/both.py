@@ -130,7 +130,7 @@ EXPERIMENT = Experiment(
     claim="Combining quantization with sparsification on gradient differences reaches a given accuracy in "
     "fewer bits than either alone.",
     source="Horvath et al., Stochastic Distributed Learning with Gradient Quantization and Variance "
-    "Reduction, arXiv 1904.05115, section 2; Mishchenko et al., arXiv 1901.09269",
+    "Reduction, arXiv 1904.05115; Mishchenko et al., arXiv 1901.09269",
     run=run,
     needs=("sklearn",),
     order=110,

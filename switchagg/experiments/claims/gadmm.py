@@ -1,7 +1,7 @@
 """GADMM reaches the optimum with fewer bits sent than methods through a server, and with a changing chain.
 
 Bits are counted in two ways. Uplink: what workers send. The paper's: methods through a server need a message
-of the server to all in every step besides, which a chain does not (arXiv 1909.00047, section 7, where a
+of the server to all in every step besides, which a chain does not (arXiv 1909.00047, where a
 broadcast costs as much as a worker's message).
 """
 
@@ -131,7 +131,7 @@ def _lazy(session: Any, problem: Any, best: Any, target: float, *, steps: int) -
 
 
 def _dual_averaging(session: Any, problem: Any, best: Any, *, rate: float, steps: int) -> list[Any]:
-    """Distributed dual averaging along the chain (Duchi, Agarwal, Wainwright, arXiv 1005.2012, section 2):
+    """Distributed dual averaging along the chain (Duchi, Agarwal, Wainwright, arXiv 1005.2012):
 
     z_i <- sum_j P_ij z_j + grad f_i(x_i),  x_i = -rate / sqrt(t) z_i, with Metropolis weights P.
     """
@@ -336,7 +336,7 @@ EXPERIMENT = Experiment(
     claim="Group ADMM, in which workers exchange models with two neighbours only, reaches the optimum with "
     "fewer transmitted bits than gradient descent, LAG and dual averaging; quantized, with fewer still; and "
     "it converges also where the chain changes.",
-    source="Elgabli et al., GADMM, JMLR 21 (2020), arXiv 1909.00047, section 7; Elgabli et al., Q-GADMM, "
+    source="Elgabli et al., GADMM, JMLR 21 (2020), arXiv 1909.00047; Elgabli et al., Q-GADMM, "
     "arXiv 1910.10453; LAG: Chen et al., NeurIPS 2018, arXiv 1805.09965; dual averaging: Duchi et al., arXiv "
     "1005.2012",
     run=run,

@@ -5,7 +5,7 @@ Rounds and numbers are counted with all workers in one process (`lockstep`), sin
 * FedBCD: Liu et al., arXiv 1912.11187: T iterations with Q local steps between sums take T / Q rounds, and Q
   of the order of sqrt(T) leaves the rate of T iterations as it is (section on convergence). So to an accuracy
   rounds fall with Q, at best by Q.
-* DS-LSR1: Jahani et al., arXiv 1905.13096, section 3: S-LSR1 with naive sums sends its curvature pairs, d m
+* DS-LSR1: Jahani et al., arXiv 1905.13096: S-LSR1 with naive sums sends its curvature pairs, d m
   numbers a step; DS-LSR1 sends m^2 and d-vectors in conjugate gradients.
 """
 
@@ -280,7 +280,7 @@ EXPERIMENT = Experiment(
     "and a sampled quasi-Newton method need not send its curvature pairs.",
     source="Liu et al., A Communication Efficient Collaborative Learning Framework for Distributed Features, "
     "arXiv 1912.11187, convergence analysis; Jahani et al., Scaling Up Quasi-Newton Algorithms, arXiv "
-    "1905.13096, section 3",
+    "1905.13096",
     run=run,
     needs=("sklearn",),
     order=230,

@@ -3,14 +3,14 @@
 Steps are counted with all workers in one process (`lockstep`): sums are the same to the bit on any network,
 and 32 processes on few cores would measure the cores.
 
-* IBCD, tau = 1/n: Mishchenko, Hanzely, Richtarik, arXiv 1901.09437, Theorem 1: with a shared minimizer the
+* IBCD, tau = 1/n: Mishchenko, Hanzely, Richtarik, arXiv 1901.09437: with a shared minimizer the
   expected squared distance shrinks by 1 - gamma tau mu a step, gamma = n / ((tau n + 1 - tau) L); so with
   tau = 1/n by mu / (L (2 - 1/n)), where all blocks have mu / L.
-* DIANA: Horvath et al., arXiv 1904.05115, theorem on strongly convex functions: with alpha = 1 / (1 + omega)
+* DIANA: Horvath et al., arXiv 1904.05115, on strongly convex functions: with alpha = 1 / (1 + omega)
   and gamma = 1 / (L (1 + 6 omega / n)) an expected squared distance, with the memories' in it, shrinks by
   1 - min(gamma mu, alpha / 2) a step, so O(kappa + kappa omega / n + omega) steps.
-* p and blocks: Mishchenko et al., arXiv 1901.09269, sections 2 and 3: alpha_p grows with p and with smaller
-  blocks, so p = infinity takes the fewest steps of all p; section 4, the proximal step.
+* p and blocks: Mishchenko et al., arXiv 1901.09269: alpha_p grows with p and with smaller
+  blocks, so p = infinity takes the fewest steps of all p; and the proximal step.
 """
 
 from __future__ import annotations
@@ -343,8 +343,8 @@ EXPERIMENT = Experiment(
     claim="With a shared minimizer, one n-th of the blocks from each of n workers takes about the steps of "
     "all blocks, for any n; DIANA's steps come near those without compression as n grows; p = infinity "
     "and small blocks take the fewest; DIANA takes a regularizer and momentum.",
-    source="Mishchenko, Hanzely, Richtarik, arXiv 1901.09437, Theorem 1; Horvath et al., arXiv 1904.05115, "
-    "theorem on strongly convex functions; Mishchenko et al., arXiv 1901.09269, sections 2 to 4",
+    source="Mishchenko, Hanzely, Richtarik, arXiv 1901.09437; Horvath et al., arXiv 1904.05115, on "
+    "strongly convex functions; Mishchenko et al., arXiv 1901.09269",
     run=run,
     needs=("sklearn",),
     order=125,

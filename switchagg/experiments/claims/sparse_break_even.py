@@ -279,7 +279,7 @@ EXPERIMENT = Experiment(
     "the number of ranks as N (1 - (1 - k/N)^P); past it, it should turn dense, and a quantized dense stage "
     "saves its share. Here also: choosing by a cost model loses little time.",
     source="Renggli et al., SparCML: High-Performance Sparse Communication for Machine Learning, SC 2019, "
-    "arXiv 1802.08021, sections 5 and 6, appendix on the expected fill-in",
+    "arXiv 1802.08021",
     run=run,
     order=200,
 )

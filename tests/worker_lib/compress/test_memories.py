@@ -65,7 +65,7 @@ def test_what_was_sent_and_what_is_left_are_all_there_was() -> None:
 
 
 def test_the_residual_stays_bounded_as_the_contraction_says() -> None:
-    # Karimireddy et al., Lemma 3: |e|^2 <= 4 (1 - delta) / delta^2 * max |x|^2.
+    # Karimireddy et al.: |e|^2 <= 4 (1 - delta) / delta^2 * max |x|^2.
     rng = np.random.default_rng(seed_of_this_run())
     c = ErrorFeedback(TopBlocks(tau=0.1, block=1))
     delta = TopBlocks(tau=0.1, block=1).delta(100)
@@ -109,7 +109,7 @@ def test_unbiased_ones_with_small_omega_contract() -> None:
 
 
 def test_of_a_fixed_vector_differences_know_all_in_the_end() -> None:
-    # arXiv 1904.05115, Lemma 4 with a fixed gradient: E|h - x|^2 <= (1 - alpha)^t |h_0 - x|^2.
+    # arXiv 1904.05115 with a fixed gradient: E|h - x|^2 <= (1 - alpha)^t |h_0 - x|^2.
     xs = vectors(3)
     inner = Dithering(levels=4, p=2)
     cs = [Differences(Dithering(levels=4, p=2)) for _ in xs]
@@ -258,7 +258,7 @@ def test_a_memory_of_another_size_is_refused() -> None:
 
 
 def test_with_noise_the_average_helps() -> None:
-    # The example of arXiv 2305.15155, section 2: EF21 with noisy gradients goes away from the minimum of
+    # The example of arXiv 2305.15155: EF21 with noisy gradients goes away from the minimum of
     # |x|^2 / 2 however small its step is; with momentum it stays.
     rng = np.random.default_rng(seed_of_this_run())
 
