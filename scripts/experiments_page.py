@@ -25,7 +25,17 @@ README: Final = ROOT / "README.md"
 IMAGES: Final = ROOT / "docs" / "images"
 MARKS: Final = ("<!-- results -->\n", "<!-- end of results -->\n")
 COMPRESSION: Final = ROOT / "docs" / "compression.md"
-SHOWN: Final = {"density": (1, 1), "more-workers": (3, 3), "local-work": (2, 2), "race": (2, 3)}
+SHOWN: Final = {
+    "density": (1, 1),
+    "more-workers": (3, 3),
+    "local-work": (2, 2),
+    "race": (2, 3),
+    "adaptive-level": (1, 2),
+    "quantized-top-k": (1, 1),
+    "swarm": (2, 2),
+    "one-bit-adam": (1, 1),
+    "sparse-loco": (1, 1),
+}
 """Tables and pictures that the page has of an experiment; of others one and none."""
 
 
@@ -38,7 +48,10 @@ def take_in(told: dict[str, Any], run: Path) -> dict[str, Any]:
         tables, pictures = SHOWN.get(name, (1, 0))
         for plot in each["plots"][:pictures]:
             shutil.copyfile(run.parent / f"{name}-{plot['name']}.png", IMAGES / f"{name}-{plot['name']}.png")
-        kept = {key: each[key] for key in ("title", "claim", "source", "verdict", "seconds", "others")}
+        kept = {
+            key: each[key]
+            for key in ("title", "claim", "source", "verdict", "seconds", "others", "processor")
+        }
         kept |= {key: each[key] for key in ("checks", "notes")}
         kept |= {
             "tables": each["tables"][:tables],
@@ -47,11 +60,22 @@ def take_in(told: dict[str, Any], run: Path) -> dict[str, Any]:
         if name == "race":
             kept["numbers"] = each["numbers"]
         told["experiments"][name] = kept
-    order = list(catalogue.load())
+    known = catalogue.load()
+    order = list(known)
     told["experiments"] = {name: told["experiments"][name] for name in order if name in told["experiments"]}
     told |= {key: new[key] for key in ("machine", "quick", "seed")}
-    told["names"] = "NAME"  # runs may be of different days
-    told["seconds"] = sum(each["seconds"] or 0.0 for each in told["experiments"].values())
+    in_all = {name for name in known if known[name].in_all}
+    if in_all <= set(new["experiments"]):
+        told |= {"names": "all", "seconds": new["seconds"], "processor": new["processor"]}
+        told["alone"] = sorted(set(told["experiments"]) - in_all)
+    elif set(new["experiments"]) & in_all:  # runs may be of different days
+        told |= {"names": "NAME", "alone": []}
+        told |= {
+            kind: sum(each.get(kind) or 0.0 for each in told["experiments"].values())
+            for kind in ("seconds", "processor")
+        }
+    else:
+        told["alone"] = sorted(set(told["experiments"]) - in_all) if told.get("names") == "all" else []
     return told
 
 

@@ -47,6 +47,7 @@ def to_json(records: Sequence[Record], settings: Settings, seconds: float) -> di
         "quick": settings.quick,
         "seed": settings.seed,
         "seconds": seconds,
+        "processor": sum(each.processor for each in records),
         "experiments": {each.experiment.name: _record_to_json(each) for each in records},
     }
 
@@ -55,6 +56,7 @@ def _record_to_json(record: Record) -> dict[str, Any]:
     experiment = record.experiment
     told: dict[str, Any] = {name: getattr(experiment, name) for name in ("title", "claim", "source")}
     told |= {"verdict": str(record.verdict), "seconds": record.seconds, "others": record.others}
+    told["processor"] = record.processor
     if record.outcome is None:
         return told | {"reason": record.reason}
     found: dict[str, Any] = _json_value(asdict(record.outcome))
@@ -117,8 +119,9 @@ def record_text(record: Record) -> str:
         lines += _labelled("held" if check.held else "NOT HELD", f"{check.statement}: {check.measured}")
     for note in record.outcome.notes:
         lines += _labelled("note", note)
+    worked = f", {record.processor:.1f} s of processor time" if record.processor else ""
     others = f"; other programs had {record.others:.0%} of the cores" if record.others >= 0.1 else ""
-    lines += _labelled("verdict", f"{record.verdict}, after {record.seconds:.1f} s{others}")
+    lines += _labelled("verdict", f"{record.verdict}, after {record.seconds:.1f} s{worked}{others}")
     return "\n".join(lines)
 
 
@@ -224,25 +227,32 @@ def markdown(told: Mapping[str, Any]) -> str:
     Args:
         told: contents of a results.json. ``"pictures"`` of an experiment, if there are any, are shown from
             the folder images, with as many tables. ``"names"`` stands in the command; all by default.
-            ``"seconds"`` and ``"others"`` of an experiment may be None: not measured.
+            ``"seconds"`` and ``"others"`` of an experiment may be None, and ``"processor"`` missing: not
+            measured. ``"alone"`` has the names of those that ran by themselves.
     """
     experiments: Mapping[str, Any] = told["experiments"]
     computer = told["machine"]
     others = max((each["others"] or 0.0 for each in experiments.values()), default=0.0)
-    names = told.get("names", "all")
+    names, alone = told.get("names", "all"), told.get("alone", ())
     command = f"switchagg experiment {names}{' --quick' if told['quick'] else ''} --seed {told['seed']}"
     cpu = str(computer["cpu"]).replace("|", "\\|")
     verdicts = [
-        (f"[{each['title']}](#{name})", each["verdict"], round(each["seconds"]) if each["seconds"] else "-")
+        (
+            f"[{each['title']}](#{name})",
+            each["verdict"],
+            *(round(each[kind]) if each.get(kind) else "-" for kind in ("seconds", "processor")),
+        )
         for name, each in experiments.items()
     ]
     lines = [
         f"As `{command}` found them on {computer['cores']} cores ({cpu}), "
         f"in {told['seconds'] / 60:.1f} minutes"
+        + (f" and {told['processor'] / 60:.1f} minutes of processor time" if told.get("processor") else "")
         + (f", while other programs had up to {others:.0%} of the cores" if others >= 0.1 else "")
+        + (f" ({', '.join(alone)} by its name)" if alone else "")
         + ":",
         "",
-        *markdown_table(("claim", "here", "seconds"), verdicts),
+        *markdown_table(("claim", "here", "seconds", "processor seconds"), verdicts),
     ]
     for name, each in experiments.items():
         lines += ["", f"### {name}", "", f"{each['claim']} *{each['source']}*", ""]

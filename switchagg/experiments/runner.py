@@ -216,6 +216,7 @@ class Record:
         seconds: duration, with that of the parts that an interrupted run had left.
         reason: cause of a failure, or of being skipped.
         others: share of the cores' time that other processes took meanwhile.
+        processor: seconds of processor time of this command and its processes, parts taken over not counted.
     """
 
     experiment: Experiment
@@ -223,6 +224,7 @@ class Record:
     seconds: float = 0.0
     reason: str = ""
     others: float = 0.0
+    processor: float = 0.0
     skipped: bool = False
 
     @property
@@ -246,7 +248,8 @@ def run(
             yield Record(experiment, None, reason=reason, skipped=True)
             continue
         say(f"{experiment.name}: {experiment.title}")
-        started, others = time.monotonic(), everybody_seconds() - family_seconds()
+        started, mine = time.monotonic(), family_seconds()
+        others = everybody_seconds() - mine
         outcome, reason = None, ""
         runner = Runner(settings, _prefixed(say, experiment.name), experiment.name)
         try:
@@ -254,9 +257,10 @@ def run(
         except SwitchAggError as error:
             reason = str(error)
         seconds = time.monotonic() - started
-        others = everybody_seconds() - family_seconds() - others
+        processor = family_seconds()
+        others = everybody_seconds() - processor - others
         share = min(1.0, max(0.0, others / seconds / len(os.sched_getaffinity(0))))
-        yield Record(experiment, outcome, seconds + runner.before, reason, share)
+        yield Record(experiment, outcome, seconds + runner.before, reason, share, processor - mine)
 
 
 def _prefixed(say: Callable[[str], None], name: str) -> Callable[[str], None]:

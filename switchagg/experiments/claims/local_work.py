@@ -171,10 +171,8 @@ def _fedbcd(runner: Runner) -> tuple[list[Check], Table, Plot]:
 
 
 def _slsr1(runner: Runner) -> tuple[list[Check], Table, Plot]:
-    from sklearn.datasets import load_digits
-
-    images = load_digits()
-    pixels, digits = images.data / 16.0, images.target
+    pixels, digits = data.digits()
+    pixels = pixels / 16.0
     rows: list[tuple[Any, ...]] = []
     limit = 20 if runner.quick else 300
     for pairs in (60,) if runner.quick else (60, 250, 800):

@@ -23,6 +23,7 @@ import numpy.typing as npt
 from switchagg.demo import corpus, model
 from switchagg.demo.settings import Settings
 from switchagg.demo.worker import held_out_batch
+from switchagg.experiments import data
 from switchagg.experiments.experiment import Check, Experiment, Outcome
 from switchagg.experiments.lockstep import Lockstep, best_of
 from switchagg.experiments.runner import Runner
@@ -54,7 +55,8 @@ class Way:
 
     Attributes:
         lanes: of the session itself, with `blocks`; for steps `make` or, without one, exact sums stand in.
-        make: makes a compressor from `worker_lib.compress` and a seed.
+        make: makes a compressor from `worker_lib.compress` and a seed; of pseudo-gradients where `every` is
+            over 1.
         every: local steps between two sums; 1 for gradients.
         outer: rate and momentum of the outer step.
     """
@@ -73,6 +75,11 @@ def _dithered(c: Any, seed: int) -> Any:
 
 def _top(c: Any, seed: int) -> Any:
     return c.ErrorFeedback(c.chain(c.TopBlocks(tau=0.05, block=16), c.Dithering(bits=8, block=64, seed=seed)))
+
+
+def _sparse_outer(c: Any, seed: int) -> Any:
+    few = c.chain(c.TopBlocks(tau=0.03, block=8), c.Dithering(levels=1, block=256, seed=seed))
+    return c.ErrorFeedback(few, decay=0.95)
 
 
 WAYS: Final[dict[str, Way]] = {
@@ -94,6 +101,7 @@ WAYS: Final[dict[str, Way]] = {
     ),
     "local SGD, 8 steps": Way(every=8),
     "DiLoCo, 16 steps": Way(every=16, outer=(0.7, 0.9)),
+    "SparseLoCo, 16 steps, 3 %": Way(every=16, make=_sparse_outer),
 }
 
 
@@ -107,14 +115,12 @@ class Dense:
     batch = 16
 
     def __init__(self) -> None:
-        from sklearn.datasets import load_digits
-
-        images = load_digits()
-        places = np.random.default_rng(0).permutation(len(images.target))
-        pixels = (images.data[places] / 16.0).astype(np.float32)
+        pixels, digits = data.digits()
+        places = np.random.default_rng(0).permutation(len(digits))
+        shuffled = (pixels[places] / 16.0).astype(np.float32)
         held = len(places) // 4
-        self._held = pixels[:held], images.target[places[:held]]
-        self._train = pixels[held:], images.target[places[held:]]
+        self._held = shuffled[:held], digits[places[:held]]
+        self._train = shuffled[held:], digits[places[held:]]
         self.shapes = [s for a, b in zip(self.sizes, self.sizes[1:], strict=False) for s in ((a, b), (b,))]
         self.dim = sum(int(np.prod(shape)) for shape in self.shapes)
 
@@ -250,7 +256,9 @@ def steps_to(
             for x, state, gradient in zip(xs, states, gradients, strict=True):
                 task.update(x, gradient, state, rate)
             if step % way.every == 0:
-                moved = anchor - np.mean(xs, axis=0, dtype=np.float32)
+                each = [anchor - x for x in xs]
+                moved = np.mean(each, axis=0) if workers is None else workers.mean(each)
+                moved = moved.astype(np.float32, copy=False)
                 outer, momentum = (np.float32(v) for v in way.outer)
                 velocity = momentum * velocity + moved
                 anchor = anchor - outer * (moved + momentum * velocity)
@@ -350,8 +358,9 @@ def timed(session: Any, given: dict[str, Any]) -> dict[str, list[float]]:
         outer = None
         if way.every > 1:
             outer = OuterSteps(
-                session, [x], every=way.every, rate=way.outer[0], momentum=way.outer[1], bits=32
-            )
+                session, [x], every=way.every, rate=way.outer[0], momentum=way.outer[1],
+                bits=None if compressor else 32, compressor=compressor,
+            )  # fmt: skip
         times = []
         for step in range(given["warm"] * way.every + given["steps"]):
             session.barrier() if way.every == 1 else None
