@@ -74,11 +74,13 @@ def _dithered(c: Any, seed: int) -> Any:
 
 
 def _top(c: Any, seed: int) -> Any:
-    return c.ErrorFeedback(c.chain(c.TopBlocks(tau=0.05, block=16), c.Dithering(bits=8, block=64, seed=seed)))
+    return c.ErrorFeedback(
+        c.chain(c.TopBlocks(tau=0.05, block=16), c.Dithering(bits=8, block=1024, seed=seed))
+    )
 
 
 def _sparse_outer(c: Any, seed: int) -> Any:
-    few = c.chain(c.TopBlocks(tau=0.03, block=8), c.Dithering(levels=1, block=256, seed=seed))
+    few = c.chain(c.TopBlocks(tau=0.03, block=8), c.Dithering(levels=1, block=1024, seed=seed))
     return c.ErrorFeedback(few, decay=0.95)
 
 
@@ -413,7 +415,7 @@ def run(runner: Runner) -> Outcome:
     times = {
         name: {
             link: runner.part(
-                f"{name}: times: {link}",
+                f"{name}: times of {', '.join(names)}: {link}",
                 partial(measure, runner, name, names, link, 8 if runner.quick else TIMED),
             )
             for link in links

@@ -34,7 +34,7 @@ def _sparse(density: float, block: int) -> Callable[[], Any]:
     def make() -> Any:
         from worker_lib.compress import Dithering, ErrorFeedback, TopBlocks, chain
 
-        few = chain(TopBlocks(tau=density, block=block), Dithering(levels=1, block=256))
+        few = chain(TopBlocks(tau=density, block=block), Dithering(levels=1, block=1024))
         return ErrorFeedback(few, decay=DECAY)
 
     return make

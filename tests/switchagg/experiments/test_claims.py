@@ -7,7 +7,14 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from switchagg.experiments.claims import gadmm, sparse_break_even, swarm
+from switchagg.experiments.claims import (
+    gadmm,
+    one_bit_adam,
+    quantized_top_k,
+    sparse_break_even,
+    sparse_loco,
+    swarm,
+)
 from switchagg.experiments.experiment import Outcome
 from switchagg.experiments.runner import Runner, Settings
 from tests.seeds import seed_of_this_run
@@ -63,11 +70,16 @@ def test_the_perceptron_s_gradient_is_its_loss_s() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("claim", [sparse_break_even, swarm, gadmm], ids=lambda m: m.EXPERIMENT.name)
+@pytest.mark.parametrize(
+    "claim",
+    [sparse_break_even, swarm, gadmm, one_bit_adam, sparse_loco, quantized_top_k],
+    ids=lambda m: m.EXPERIMENT.name,
+)
 def test_short_forms_run(claim: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in claim.EXPERIMENT.needs:
         pytest.importorskip(name)
-    monkeypatch.setattr(claim, "WORKERS", 2)
+    if claim in (sparse_break_even, swarm, gadmm):
+        monkeypatch.setattr(claim, "WORKERS", 2)
     said: list[str] = []
     outcome = claim.EXPERIMENT.run(Runner(Settings(quick=True), said.append))
     assert isinstance(outcome, Outcome)

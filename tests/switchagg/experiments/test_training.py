@@ -1,0 +1,99 @@
+"""Training with all workers in one process is what a session's classes do; what is counted as sent."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from switchagg.experiments.claims import one_bit_adam, sparse_loco
+from switchagg.experiments.claims.race import Dense
+from switchagg.experiments.lockstep import Lockstep
+from switchagg.experiments.training import EVERY, WORKERS, Sums, tuned
+from tests.seeds import seed_of_this_run
+from worker_lib.adam import CompressedAdam
+from worker_lib.compress import Dithering, SharedExponent, Signs
+from worker_lib.outer import OuterSteps
+
+pytest.importorskip("sklearn", reason="the dense model's data come with scikit-learn")
+
+
+class Done:
+    """Work that is done."""
+
+    def wait(self) -> None:
+        pass
+
+
+class Alone:
+    """A session of one rank whose mean is what it is given."""
+
+    def broadcast(self, x: Any, root: int) -> None:
+        pass
+
+    def allreduce(self, x: Any, **_: Any) -> Any:
+        return x
+
+    def allreduce_async(self, *_: Any, **__: Any) -> Any:
+        return Done()
+
+
+def test_two_phases_are_those_of_the_library() -> None:
+    task, seed, steps = Dense(), seed_of_this_run(), 2 * EVERY
+    curve, bits = one_bit_adam.train(task, 0.002, seed, None, 0.5, steps)
+    assert bits == 32 * task.dim
+    x = task.start(seed)
+    adam = CompressedAdam(Alone(), [x], rate=0.002, warm_up=EVERY, compressor=SharedExponent())  # type: ignore[arg-type]
+    for step in range(steps):
+        gradients = [task.gradient(x, seed, step, rank) for rank in range(WORKERS)]
+        adam.step([np.mean(gradients, axis=0, dtype=np.float32)])
+        if (step + 1) % EVERY == 0:
+            assert task.loss(x) == pytest.approx(dict(curve)[step + 1], rel=1e-3)
+
+
+def test_outer_steps_are_those_of_the_library() -> None:
+    """With one worker's batches at all workers, so that the mean is each one's own."""
+    task, seed, steps = Dense(), seed_of_this_run(), 2 * sparse_loco.EVERY
+    gradient = task.gradient
+    task.gradient = lambda x, seed, step, _: gradient(x, seed, step, 0)  # type: ignore[method-assign]
+    curve, _ = sparse_loco.train(task, 0.002, seed, sparse_loco.EVERY, (0.7, 0.9), None, steps)
+    x = task.start(seed)
+    outer = OuterSteps(Alone(), [x], every=sparse_loco.EVERY, rate=0.7, momentum=0.9)  # type: ignore[arg-type]
+    inner = one_bit_adam.Adam(x)
+    for step in range(1, steps + 1):
+        inner.step(x, gradient(x, seed, step, 0), 0.002)
+        outer.step()
+    assert task.loss(x) == pytest.approx(curve[-1][1], rel=1e-3)
+
+
+def test_what_is_sent_is_the_union() -> None:
+    xs = [np.zeros(4096, np.float32) for _ in range(WORKERS)]
+    for rank, x in enumerate(xs):
+        x[1024 * rank : 1024 * rank + 8] = 1 + rank
+    workers = Lockstep(lambda: Dithering(levels=1, block=1024), WORKERS)
+    workers.mean(xs)
+    norms = 8 * 32 * 4  # 2^3 words for each of four blocks
+    assert workers.sent == norms + WORKERS * 32  # a word holds eight lanes of four bits
+    assert workers.bits == norms + 4 * 4096
+    sums = Sums(partial(Signs, block=1024), [(4096,)])
+    magnitudes = np.arange(1, 5) * 8 / 1024 / WORKERS
+    assert np.allclose(sums.mean(xs).reshape(WORKERS, 1024), magnitudes[:, None])  # 0 counts as positive
+    assert sums.bits == 4 * 32 + 4096 // 10 * 32 + 32  # ten lanes of three bits a word
+
+
+def test_the_best_rate_is_taken_and_other_seeds_are_shown() -> None:
+    asked: list[tuple[float, int]] = []
+
+    def run(_: Any, rate: float, seed: int) -> tuple[list[tuple[int, float]], float]:
+        asked.append((rate, seed))
+        end = np.nan if rate > 2 else abs(rate - 1) + seed / 1000
+        return [(0, 3.0), (10, 1.5), (20, end)], 7.0
+
+    found = tuned(run, (0.5, 1.0, 4.0), 2, 3)
+    assert found.rate == 1.0
+    assert [seed for rate, seed in asked if rate == 1.0] == [1002, 2, 3, 4]
+    assert found.loss == pytest.approx(0.003)
+    assert found.steps_to(0.0035) == [20, 20, None]
+    assert found.series("x").y == pytest.approx([3.0, 1.5, 0.003])
