@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from switchagg.errors import UsageError
+from switchagg.launch.processes import ONE_THREAD
 from switchagg.launch.signals import stop_signals_exit
 
 if TYPE_CHECKING:
@@ -60,6 +62,9 @@ def run(args: argparse.Namespace) -> int:
     """
     if args.list:
         return _list(args)
+    # Before NumPy is there: on matrices this small threads of BLAS cost more than they do, ten times on busy
+    # cores, where they wait for each other.
+    os.environ |= ONE_THREAD
     from switchagg.experiments import catalogue, report, runner
     from switchagg.report.page import PLOTS_HINT, check_folder
 

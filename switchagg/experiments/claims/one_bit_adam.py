@@ -15,9 +15,19 @@ from typing import Any, Final
 
 import numpy as np
 
+from switchagg.experiments.claims.training import (
+    BETAS,
+    EPSILON,
+    EVERY,
+    SEEDS,
+    WORKERS,
+    Adam,
+    Curve,
+    Sums,
+    tuned,
+)
 from switchagg.experiments.experiment import Check, Experiment, Outcome
 from switchagg.experiments.runner import Runner
-from switchagg.experiments.training import BETAS, EPSILON, EVERY, SEEDS, WORKERS, Adam, Curve, Sums, tuned
 from switchagg.report.plots import Plot
 from switchagg.report.table import Table
 

@@ -15,9 +15,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from switchagg.experiments.claims.training import SEEDS, WORKERS, Adam, Curve, Sums, tuned
 from switchagg.experiments.experiment import Check, Experiment, Outcome
 from switchagg.experiments.runner import Runner
-from switchagg.experiments.training import SEEDS, WORKERS, Adam, Curve, Sums, tuned
 from switchagg.report.plots import Plot, Series
 from switchagg.report.table import Table
 

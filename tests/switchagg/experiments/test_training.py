@@ -10,8 +10,8 @@ import pytest
 
 from switchagg.experiments.claims import one_bit_adam, sparse_loco
 from switchagg.experiments.claims.race import Dense
+from switchagg.experiments.claims.training import EVERY, WORKERS, Sums, tuned
 from switchagg.experiments.lockstep import Lockstep
-from switchagg.experiments.training import EVERY, WORKERS, Sums, tuned
 from tests.seeds import seed_of_this_run
 from worker_lib.adam import CompressedAdam
 from worker_lib.compress import Dithering, SharedExponent, Signs
