@@ -123,9 +123,10 @@ def seconds_to_loss(told: Mapping[str, Any]) -> dict[str, dict[str, dict[str, fl
 
 
 def advice(told: Mapping[str, Any]) -> str:
-    """Returns docs/compression.md's table: the best way of each kind, by model and link."""
-    rows = []
-    for model, links in seconds_to_loss(told).items():
+    """Returns docs/compression.md's tables: the best way of each kind, then every way, by model and link."""
+    rows: list[tuple[str, ...]] = []
+    gains = seconds_to_loss(told)
+    for model, links in gains.items():
         for link, times in links.items():
             cells = []
             for kind in KINDS:
@@ -133,9 +134,33 @@ def advice(told: Mapping[str, Any]) -> str:
                 best = min(ways, key=lambda way, t=times: t[way], default=None)  # type: ignore[misc]
                 cells.append("-" if best is None else f"{best}: {times[DENSE] / times[best]:.1f} x")
             rows.append((model, link, *cells))
-    return (
-        "\n".join(markdown_table(("gradients", "links", *(f"best of {kind}" for kind in KINDS)), rows)) + "\n"
-    )
+    lines = markdown_table(("gradients", "links", *(f"best of {kind}" for kind in KINDS)), rows)
+    for model, links in gains.items():
+        ways = told["experiments"]["race"]["numbers"]["steps"][model]["ways"]
+        mean = {
+            way: sum(each["steps"]) / len(each["steps"])
+            if each["steps"] and None not in each["steps"]
+            else None
+            for way, each in ways.items()
+        }
+        rows = []
+        for way, each in ways.items():
+            steps = mean[way]
+            if steps is None:
+                rows.append((way, "-", "did not arrive", *("-" for _ in links)))
+                continue
+            rate, least = each["rate"] / ways[DENSE]["rate"], mean[DENSE]
+            assert least is not None
+            speeds = (f"{times[DENSE] / times[way]:.1f}" for times in links.values())
+            rows.append((way, f"{rate:g}", f"{steps / least:.2f}", *speeds))
+        lines += [
+            "",
+            f"Every way, {model} gradients: its best rate and its steps as multiples of those of exact sums, "
+            "then how many times as fast as dense float32 it reached the loss:",
+            "",
+            *markdown_table(("way", "rate", "steps", *links), rows),
+        ]
+    return "\n".join(lines) + "\n"
 
 
 def between(page: Path, text: str) -> str:
