@@ -99,7 +99,7 @@ def test_compressed_it_still_finds_the_mean(lossy: EmbeddedController, compresso
 
     found = together(lossy.url, RANKS, call)
     assert len({digest for digest, _ in found}) == 1
-    assert found[0][1] < 0.2
+    assert found[0][1] < 0.35
 
 
 def test_elements_without_a_gradient_stay(lossy: EmbeddedController) -> None:
