@@ -20,7 +20,7 @@ GROUPS: Final = {
     },
     "train": {
         "demo": ("demo", "train a language model through the software switch, and write a report"),
-        "run": ("run", "start n local processes with a switch between them"),
+        "run": ("run", "start n processes, here or on several hosts, with a switch between them"),
         "trace": ("trace", "make a timeline of a job for Perfetto, and say which rank was late"),
         "bench": ("bench", "measure this project's all-reduce beside gloo's and MPI's"),
         "experiment": ("experiment", "check claims of papers through the switch, and write a report"),

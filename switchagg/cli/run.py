@@ -1,4 +1,4 @@
-"""`switchagg run`: n local processes with an embedded switch between them."""
+"""`switchagg run`: n processes, here or on several hosts, with an embedded switch between them."""
 
 from __future__ import annotations
 
@@ -6,17 +6,21 @@ import argparse
 import contextlib
 import json
 import os
-import resource
-import shutil
-import socket
+import secrets
 import sys
 import time
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from switchagg.cli.options import add_job_size_options, add_network_options, chosen, network_arguments
 from switchagg.errors import UsageError, require
 from switchagg.launch.signals import stop_signals
 from switchagg.wire.header import MAX_WORKERS
+
+if TYPE_CHECKING:
+    from switchagg.launch.hosts import Answer, Host
+    from worker_lib.secret import Secret
 
 _EPILOG = """\
 Each process finds RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT in its
@@ -28,6 +32,10 @@ With --seal the ranks seal their sums (docs/using.md), with the secret that SWIT
 a fresh one. Each rank reads it from a pipe, which SWITCHAGG_SEAL names there; no file, command line or
 environment has it. Processes leave no core files then.
 
+With -H or --hostfile they run on these hosts, in the folder of the same path and with this environment, and
+the switch on this computer. Each host needs switchagg and a login by ssh without a password; names that say
+this computer, such as localhost, need no ssh. No token or secret is on a command line, here or there.
+
 When a rank fails, the others have --grace seconds to end, then they get SIGTERM and after 5 more seconds
 SIGKILL. Ctrl-C, SIGTERM and SIGHUP are passed on to all of them; a second one kills them.
 
@@ -35,6 +43,7 @@ Exit status: 0, or that of the first rank that failed (128 + n where signal n ki
 cannot be executed, 127 it does not exist, 128 + n after signal n.
 
   switchagg run -n 4 -- python train.py --epochs 3
+  switchagg run -H node1:2,node2:2 -- python train.py
   switchagg run -n 2 --loss 0.01 --seed 1 --pcap run.pcap -- python train.py
 """
 
@@ -42,12 +51,23 @@ cannot be executed, 127 it does not exist, 128 + n after signal n.
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "run",
-        usage="switchagg run -n N [options] -- command [argument ...]",
+        usage="switchagg run (-n N | -H HOSTS) [options] -- command [argument ...]",
         description="Starts a software switch with its controller, and N processes that find it.",
         epilog=_EPILOG,
     )
     option = parser.add_argument
-    option("-n", "--workers", type=int, required=True, metavar="N", help="processes, 1 to 32")
+    option("-n", "--workers", type=int, metavar="N", help="processes, 1 to 32; with -H all slots")
+    several = parser.add_argument_group("several hosts")
+    where = several.add_mutually_exclusive_group()
+    where.add_argument("-H", "--hosts", metavar="HOSTS", help="start them over ssh: node1:2,node2:2")
+    where.add_argument("--hostfile", type=Path, metavar="FILE", help="the same, a line a host: node1 slots=2")
+    several.add_argument(
+        "--address", metavar="ADDRESS", help="IPv4 address of this computer that the hosts reach"
+    )
+    several.add_argument("--ssh", metavar="COMMAND", help="in place of ssh -o BatchMode=yes")
+    several.add_argument(
+        "--python", metavar="PATH", help="Python of the hosts, with switchagg (that of this command)"
+    )
     option("--job", default="default", help="SWITCHAGG_JOB of the processes (%(default)s)")
     option("--controller", metavar="URL", help="use the switch of this controller; start none")
     add_job_size_options(parser)
@@ -81,57 +101,109 @@ def run(args: argparse.Namespace) -> int:
     Raises `UsageError` for an option that cannot work, `SwitchError` where the switch does not start.
     """
     command = args.command_line[1:] if args.command_line[:1] == ["--"] else args.command_line
+    from switchagg.launch.processes import CannotExecute
+    from switchagg.launch.ranks import run_ranks, sealed_pipes, unusable
+    from worker_lib.secret import Secret, read_secret
+
+    hosts = _hosts(args)
     _check(args, command)
-    if (status := _unusable(command[0])) is not None:
+    if not hosts and (status := unusable(command[0], _say)) is not None:
         return status
-    from switchagg.launch.processes import CannotExecute, ending
-    from switchagg.launch.ranks import run_ranks
+    ends: list[dict[str, Any]] = []
+    started = time.monotonic()
+
+    def ended(rank: int, status: int) -> None:
+        ends.append({"rank": rank, "status": status, "seconds": round(time.monotonic() - started, 3)})
 
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(stop_signals())
-        pipes = _sealed(args.workers, stack) if args.seal else []
-        watched: dict[int, Any] = {}
-        controller = args.controller
-        if controller is None:
-            from worker_lib.embedded import start_embedded
-
-            embedded = stack.enter_context(start_embedded(arguments=_switch_arguments(args)))
-            controller = embedded.controller
-            descriptor = os.pidfd_open(embedded.pid)
-            stack.callback(os.close, descriptor)
-
-            def switch_ended() -> None:
-                _say(f"the switch (pid {embedded.pid}) {ending(embedded.process.wait())}")
-
-            watched[descriptor] = switch_ended
-        environments = _environments(args, controller)
-        for environment, pipe in zip(environments, pipes, strict=False):
-            environment["SWITCHAGG_SEAL"] = f"fd:{pipe}"
-        ends: list[dict[str, Any]] = []
-        started = time.monotonic()
-
-        def ended(rank: int, status: int) -> None:
-            ends.append({"rank": rank, "status": status, "seconds": round(time.monotonic() - started, 3)})
-
+        secret = None
+        if args.seal:
+            secret = read_secret(True) if os.environ.get("SWITCHAGG_SEAL") else Secret(os.urandom(32))
+        watched: dict[int, Callable[[], None]] = {}
+        common: dict[str, Any] = {
+            "prefix": not args.no_prefix, "grace": args.grace, "say": _say, "signals": signals,
+            "watched": watched, "to_stderr": args.json, "ended": ended,
+        }  # fmt: skip
         try:
-            status = run_ranks(
-                [command] * args.workers,
-                environments,
-                prefix=not args.no_prefix,
-                grace=args.grace,
-                say=_say,
-                signals=signals,
-                watched=watched,
-                inherited=pipes,
-                to_stderr=args.json,
-                ended=ended,
-            )
+            if hosts:
+                status = _run_on_hosts(args, hosts, command, secret, stack, common)
+            else:
+                controller = args.controller or _start_switch(args, stack, watched)
+                environments = _local_environments(args, controller)
+                pipes = [] if secret is None else sealed_pipes(secret, args.workers, stack)
+                for environment, pipe in zip(environments, pipes, strict=False):
+                    environment["SWITCHAGG_SEAL"] = f"fd:{pipe}"
+                status = run_ranks([command] * args.workers, environments, inherited=pipes, **common)
         except CannotExecute as error:
             _say(str(error))
             return 126
     if args.json:
         print(json.dumps({"job": args.job, "status": status, "ranks": ends}))
     return status
+
+
+def _run_on_hosts(
+    args: argparse.Namespace,
+    hosts: Sequence[Host],
+    command: Sequence[str],
+    secret: Secret | None,
+    stack: contextlib.ExitStack,
+    common: Mapping[str, Any],
+) -> int:
+    """Runs the ranks on hosts, with a switch here that all of them reach and others do not use."""
+    from switchagg.launch.hosts import meeting_point, own_address, passed_on, run_hosts
+
+    def prepare(answers: Sequence[Answer]) -> dict[str, str]:
+        own = args.address or own_address(answers)
+        master = meeting_point(answers, own)
+        environment = passed_on(os.environ)
+        controller = args.controller
+        if controller is None:
+            # Others reach this address too.
+            environment["SWITCHAGG_TOKEN"] = token = secrets.token_urlsafe(24)
+            controller = _start_switch(args, stack, common["watched"], host=own, credential=token)
+        return _environment(args, environment, controller, *master)
+
+    where = {"ssh": args.ssh, "python": args.python}
+    given = {name: value for name, value in where.items() if value is not None}
+    return run_hosts(hosts, command, prepare, secret=secret, **given, **common)
+
+
+def _start_switch(
+    args: argparse.Namespace,
+    stack: contextlib.ExitStack,
+    watched: dict[int, Callable[[], None]],
+    **settings: Any,
+) -> str:
+    """Starts the switch, to the end of `stack`, and returns its controller's URL. `watched` gets its end."""
+    from switchagg.launch.processes import ending
+    from worker_lib.embedded import start_embedded
+
+    embedded = stack.enter_context(start_embedded(arguments=_switch_arguments(args), **settings))
+    descriptor = os.pidfd_open(embedded.pid)
+    stack.callback(os.close, descriptor)
+    watched[descriptor] = lambda: _say(f"the switch (pid {embedded.pid}) {ending(embedded.process.wait())}")
+    return embedded.controller
+
+
+def _hosts(args: argparse.Namespace) -> list[Host]:
+    """Returns the hosts with as many ranks as they get, and sets `workers` to their sum; or none."""
+    if args.hosts is None and args.hostfile is None:
+        for name in ("address", "ssh", "python"):
+            if getattr(args, name) is not None:
+                raise UsageError(f"{name} is for ranks on several hosts: give -H or --hostfile")
+        if args.workers is None:
+            raise UsageError("-n is not given; accepted: -n N, -H HOSTS, --hostfile FILE")
+        return []
+    from switchagg.launch.hosts import filled, parse_hosts, read_hostfile
+
+    given = parse_hosts(args.hosts) if args.hosts is not None else read_hostfile(args.hostfile)
+    if args.workers is not None:
+        require(args.workers >= 1, "-n", args.workers, "1 process or more")
+    hosts = filled(given, args.workers)
+    args.workers = sum(each.slots for each in hosts)
+    return hosts
 
 
 def _check(args: argparse.Namespace, command: list[str]) -> None:
@@ -150,17 +222,6 @@ def _check(args: argparse.Namespace, command: list[str]) -> None:
         raise UsageError(f"{own[0]} is for a switch that this command starts; with --controller it does not")
 
 
-def _unusable(program: str) -> int | None:
-    """Returns the shell's exit status for a program that cannot be run, and prints why; else None."""
-    if shutil.which(program) is not None:
-        return None
-    if os.path.sep in program and os.path.exists(program):
-        _say(f"{program}: not an executable file")
-        return 126
-    _say(f"{program}: command not found")
-    return 127
-
-
 def _switch_arguments(args: argparse.Namespace) -> list[str]:
     """Returns the options of the switch that this command starts, as words of a command line."""
     line = network_arguments(args)
@@ -169,44 +230,31 @@ def _switch_arguments(args: argparse.Namespace) -> list[str]:
     return line
 
 
-def _environments(args: argparse.Namespace, controller: str) -> list[dict[str, str]]:
-    common = {name: value for name, value in os.environ.items() if name != "GROUP_WORLD_SIZE"}  # torchrun's
+def _environment(
+    args: argparse.Namespace, given: Mapping[str, str], controller: str, address: str, port: int
+) -> dict[str, str]:
+    """Returns the environment that all ranks have: `given`, and what they join with."""
+    common = {name: value for name, value in given.items() if name != "GROUP_WORLD_SIZE"}  # torchrun's
     common.setdefault("PYTHONUNBUFFERED", "1")
     if args.workers > 1:
         common.setdefault("OMP_NUM_THREADS", "1")
     if args.timeout is not None:
         common["SWITCHAGG_TIMEOUT"] = repr(args.timeout)
-    common |= {
+    return common | {
         "WORLD_SIZE": str(args.workers),
-        "LOCAL_WORLD_SIZE": str(args.workers),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(_free_port()),
+        "MASTER_ADDR": address,
+        "MASTER_PORT": str(port),
         "SWITCHAGG_CONTROLLER": controller,
         "SWITCHAGG_JOB": args.job,
     }
+
+
+def _local_environments(args: argparse.Namespace, controller: str) -> list[dict[str, str]]:
+    from switchagg.launch.ranks import free_port
+
+    common = _environment(args, os.environ, controller, "127.0.0.1", free_port())
+    common["LOCAL_WORLD_SIZE"] = str(args.workers)
     return [common | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(args.workers)]
-
-
-def _sealed(workers: int, stack: contextlib.ExitStack) -> list[int]:
-    """Returns a pipe for each rank with the secret in it; this process and the ranks leave no core files."""
-    from worker_lib.secret import Secret, hand_on, read_secret
-
-    _, most = resource.getrlimit(resource.RLIMIT_CORE)
-    # 1 byte has room for no core file, and keeps the kernel from a handler's pipe too, as 0 does not.
-    least = 1 if most == resource.RLIM_INFINITY else min(1, most)
-    resource.setrlimit(resource.RLIMIT_CORE, (least, most))
-    secret = read_secret(True) if os.environ.get("SWITCHAGG_SEAL") else Secret(os.urandom(32))
-    pipes = [hand_on(secret) for _ in range(workers)]
-    for pipe in pipes:
-        stack.callback(os.close, pipe)
-    return pipes
-
-
-def _free_port() -> int:
-    """Returns a TCP port that nobody listens at now, for the ranks' rendezvous."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _say(message: str) -> None:

@@ -1,6 +1,6 @@
 """The launcher: starts child processes, hands on what they write, and ends all of them.
 
-                        +--> child 0 --+  stdout: lines as events, marked and passed on, kept, or inherited
+                        +--> child 0 --+  stdout: lines as events, marked or passed on, kept, or inherited
     this process -------+--> child 1 --+  stderr: kept for error messages, marked and passed on, or inherited
         |    ^          +--> ...     --+
         |    +-- process and pipe descriptors: one selector, one thread
@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import resource
 import selectors
 import signal
@@ -41,6 +42,9 @@ ONE_THREAD: Final = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"), "1"
 )
 """Environment that keeps NumPy's matrix products to one thread, so that ranks do not compete for cores."""
+
+CONTROL: Final = b"\x1eswitchagg "
+"""Begins a control line: what a remote launcher says, among the output of its ranks."""
 
 STOP_SECONDS: Final = 3.0  # between SIGTERM and SIGKILL
 MAX_LINE: Final = 1 << 16  # bytes; a longer line is broken
@@ -63,6 +67,7 @@ class Output(Enum):
     KEPT = auto()  # both are kept for `Child.last_lines`
     MARKED = auto()  # both are passed on to this process's streams, each line behind a prefix
     INHERITED = auto()  # both are this process's own streams
+    CONTROLLED = auto()  # both are passed on; control lines (`CONTROL`) on stdout come as `Line` events
 
 
 def raise_descriptor_limit() -> None:
@@ -197,7 +202,33 @@ class _MarkedLines:
             self.rest = b""
 
 
-_Sink = _EventLines | _MarkedLines
+class _ControlledOutput:
+    """Takes the bytes of a pipe, makes an event of each control line, and writes what is between them.
+
+    Whole lines only, so that those of several children do not mix.
+    """
+
+    _LINE: Final = re.compile(re.escape(CONTROL) + rb"([^\n]*)\n")
+
+    def __init__(self, child: Child, events: deque[Event], out: IO[bytes]) -> None:
+        self.child, self.events, self.out, self.rest = child, events, out, b""
+
+    def feed(self, chunk: bytes) -> None:
+        chunk = self.rest + chunk
+        cut = max(chunk.rfind(b"\n"), chunk.rfind(b"\r")) + 1
+        self.rest = chunk[cut:]
+        pieces = self._LINE.split(chunk[:cut])
+        self.out.write(b"".join(pieces[::2]))
+        self.out.flush()
+        self.events.extend(Line(self.child, line.decode(errors="replace")) for line in pieces[1::2])
+
+    def end(self) -> None:
+        self.out.write(self.rest)
+        self.out.flush()
+        self.rest = b""
+
+
+_Sink = _EventLines | _MarkedLines | _ControlledOutput
 
 
 class Processes:
@@ -219,8 +250,9 @@ class Processes:
         prefix: str = "",
         descriptors: Sequence[int] = (),
         to_stderr: bool = False,
+        stdin: int = subprocess.DEVNULL,
     ) -> Child:
-        """Starts a child; its standard input is empty.
+        """Starts a child.
 
         Args:
             name: for messages.
@@ -228,6 +260,7 @@ class Processes:
             prefix: in front of each line of `Output.MARKED`.
             descriptors: file descriptors that the child inherits.
             to_stderr: pass on to standard error also what the child writes to its standard output.
+            stdin: its standard input: empty, or ``subprocess.PIPE``.
 
         Raises:
             CannotExecute: the operating system refused.
@@ -237,12 +270,13 @@ class Processes:
         pipe = subprocess.PIPE
         own = sys.stderr if to_stderr else sys.stdout
         stdout = own.fileno() if output is Output.INHERITED and to_stderr else kept
+        passes = output in (Output.MARKED, Output.CONTROLLED)
         try:
             process = subprocess.Popen(
                 command,
-                stdin=subprocess.DEVNULL,
-                stdout=pipe if output in (Output.LINES, Output.MARKED) else stdout,
-                stderr=pipe if output is Output.MARKED else kept,
+                stdin=stdin,
+                stdout=pipe if passes or output is Output.LINES else stdout,
+                stderr=pipe if passes else kept,
                 env=environment,
                 pass_fds=descriptors,
                 start_new_session=True,
@@ -261,18 +295,18 @@ class Processes:
         for stream, out in ((process.stdout, own.buffer), (process.stderr, sys.stderr.buffer)):
             if stream is not None:
                 os.set_blocking(stream.fileno(), False)
-                sink: _Sink = (
-                    _EventLines(child, self._events)
-                    if output is Output.LINES
-                    else _MarkedLines(prefix.encode(), out)
-                )
+                sink: _Sink = _MarkedLines(prefix.encode(), out)
+                if output is Output.LINES:
+                    sink = _EventLines(child, self._events)
+                elif output is Output.CONTROLLED and stream is process.stdout:
+                    sink = _ControlledOutput(child, self._events, out)
                 self._selector.register(stream, selectors.EVENT_READ, sink)
         return child
 
     def forget(self, child: Child) -> None:
         """Lets go of a child that has ended, for those who start many; its kept output is gone then."""
         self.children.remove(child)
-        for stream in (child.process.stdout, child.process.stderr, child.kept):
+        for stream in (child.process.stdin, child.process.stdout, child.process.stderr, child.kept):
             if stream is not None:
                 stream.close()
         child.kept = None
@@ -352,9 +386,10 @@ class Processes:
             _kill_group(child, signal.SIGKILL)
             self._reap(child)
         for child in self.children:
-            for stream in (child.process.stdout, child.process.stderr, child.kept):
+            for stream in (child.process.stdin, child.process.stdout, child.process.stderr, child.kept):
                 if stream is not None:
-                    stream.close()
+                    with contextlib.suppress(BrokenPipeError):  # of what was not sent to its input
+                        stream.close()
             child.kept = None
         self.children.clear()
         self._selector.close()

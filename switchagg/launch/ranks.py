@@ -1,16 +1,24 @@
-"""Local ranks of one command, as under torchrun: passes on output and signals, stops all when one fails."""
+"""Local ranks of one command, as under torchrun: passes on output and signals, stops all when one fails.
+
+`switchagg/launch/hosts.py` has those of several hosts, where this runs on each.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
+import resource
+import shutil
 import signal
+import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from switchagg.launch.processes import Child, Ended, Output, Processes, Readable, ending
 from switchagg.launch.signals import STOP_SIGNALS
+from worker_lib.secret import Secret, hand_on
 
 KILL_AFTER: Final = 5.0  # seconds between SIGTERM and SIGKILL
 DRAIN: Final = 0.5  # seconds to wait for output through a pipe that another process still holds open
@@ -28,6 +36,7 @@ def run_ranks(
     inherited: Sequence[int] = (),
     to_stderr: bool = False,
     ended: Callable[[int, int], None] | None = None,
+    first: int = 0,
 ) -> int:
     """Starts a process for each command, with the environment at its side, and waits until all have ended.
 
@@ -46,6 +55,7 @@ def run_ranks(
         inherited: a file descriptor for each rank, which it alone inherits; or none at all.
         to_stderr: pass on to standard error also what ranks write to their standard output.
         ended: takes a rank and its exit status (128 + n where signal n killed it) when it ends.
+        first: number of the first of these ranks.
 
     Returns:
         128 + n after signal n to this process; else the exit status of the first rank that failed, 128 + n
@@ -60,11 +70,11 @@ def run_ranks(
     term_at = kill_at = math.inf
     processes = Processes()
     try:
-        for rank, (command, environment) in enumerate(zip(commands, environments, strict=True)):
-            output = Output.MARKED if prefix else Output.INHERITED
+        for index, (command, environment) in enumerate(zip(commands, environments, strict=True)):
+            output, rank = Output.MARKED if prefix else Output.INHERITED, first + index
             processes.start(
                 f"rank {rank}", command, environment=environment, output=output, prefix=f"[{rank}] ",
-                descriptors=inherited[rank : rank + 1], to_stderr=to_stderr,
+                descriptors=inherited[index : index + 1], to_stderr=to_stderr,
             )  # fmt: skip
         for descriptor in (signals, *watched):
             processes.watch(descriptor)
@@ -74,7 +84,7 @@ def run_ranks(
             for event in processes.poll(timeout):
                 now = time.monotonic()
                 if isinstance(event, Ended) and ended is not None:
-                    ended(processes.children.index(event.child), _exit_status(event.child))
+                    ended(first + processes.children.index(event.child), exit_status(event.child))
                 match event:
                     case Ended(child) if child.status and failed is None and stopping is None:
                         failed = child
@@ -107,10 +117,40 @@ def run_ranks(
         processes.close(patience=0)
     if stopping is not None:
         return 128 + stopping
-    return 0 if failed is None else _exit_status(failed)
+    return 0 if failed is None else exit_status(failed)
 
 
-def _exit_status(child: Child) -> int:
+def exit_status(child: Child) -> int:
     """Returns a shell's number for how a child ended: its status, or 128 + n where signal n killed it."""
     assert child.status is not None
     return child.status if child.status >= 0 else 128 - child.status
+
+
+def sealed_pipes(secret: Secret, count: int, stack: contextlib.ExitStack) -> list[int]:
+    """Returns a pipe for each rank with the secret in it; this process and its ranks leave no core files."""
+    _, most = resource.getrlimit(resource.RLIMIT_CORE)
+    # 1 byte has room for no core file, and keeps the kernel from a handler's pipe too, as 0 does not.
+    least = 1 if most == resource.RLIM_INFINITY else min(1, most)
+    resource.setrlimit(resource.RLIMIT_CORE, (least, most))
+    pipes = [hand_on(secret) for _ in range(count)]
+    for pipe in pipes:
+        stack.callback(os.close, pipe)
+    return pipes
+
+
+def unusable(program: str, say: Callable[[str], None]) -> int | None:
+    """Returns the shell's exit status for a program that cannot be run, and says why; else None."""
+    if shutil.which(program) is not None:
+        return None
+    if os.path.sep in program and os.path.exists(program):
+        say(f"{program}: not an executable file")
+        return 126
+    say(f"{program}: command not found")
+    return 127
+
+
+def free_port(address: str = "127.0.0.1") -> int:
+    """Returns a TCP port that nobody listens at now, for the ranks' rendezvous."""
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        return int(probe.getsockname()[1])
