@@ -9,9 +9,11 @@ import sys
 import textwrap
 from pathlib import Path
 
+import finsy
 import pytest
 
 from switchagg.cli.main import main
+from switchagg.p4runtime import protos
 from tests.switchagg.emulator.test_p4_interfaces import _has_namespaces
 from tests.switchagg.p4runtime.server import harness
 from tests.switchagg.p4runtime.server.programs import EVERYTHING
@@ -141,12 +143,12 @@ def test_what_cannot_work(line: list[str], problem: str, capsys: pytest.CaptureF
     assert problem in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("missing", ["grpc", "finsy"])
+@pytest.mark.parametrize("missing", ["grpc", "google"])
 def test_without_the_extra(missing: str, program: str) -> None:
     # A module that is None in sys.modules is one that is not there.
     script = f"""
 import sys
-sys.modules[{missing!r}] = None
+sys.modules[{missing!r}] = sys.modules["finsy"] = None
 from switchagg.cli.main import main
 sys.exit(main(["switch", "--engine", "p4", "--program", sys.argv[1], "--p4runtime", "127.0.0.1:0"]))
 """
@@ -156,6 +158,36 @@ sys.exit(main(["switch", "--engine", "p4", "--program", sys.argv[1], "--p4runtim
     assert run.returncode == 2
     assert 'pip install "switchagg[p4runtime]"' in run.stderr
     assert "Traceback" not in run.stderr
+
+
+def test_messages_come_from_an_environment_of_their_own_where_finsy_is_not_installed(
+    tmp_path: Path,
+) -> None:
+    made = tmp_path / "switchagg" / protos.FINSY.folder.name
+    inside = made / protos.FINSY.packages.relative_to(protos.FINSY.folder) / "finsy"
+    inside.mkdir(parents=True)
+    (made / "bin").mkdir()
+    (made / "bin" / "python").symlink_to(sys.executable)
+    (inside / "proto").symlink_to(Path(finsy.__file__).parent / "proto")
+    (inside / "__init__.py").write_text("raise RuntimeError('nothing but messages is needed')")
+    script = """
+import sys
+sys.modules["finsy"] = None
+from switchagg.p4runtime.client.connection import Client
+from switchagg.p4runtime.protos import p4runtime_pb2, p4runtime_pb2_grpc, status_pb2
+from switchagg.p4runtime.server.server import P4RuntimeServer
+entity = p4runtime_pb2.Entity(table_entry={"table_id": 7})
+assert p4runtime_pb2.Entity.FromString(entity.SerializeToString()).table_entry.table_id == 7
+assert status_pb2.Status(code=3).code == 3 and p4runtime_pb2_grpc.P4RuntimeStub
+print(p4runtime_pb2.__name__)
+"""
+    run = subprocess.run(
+        [sys.executable, "-W", "error", "-c", script],
+        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path)},
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    assert run.stdout == "switchagg.p4runtime.messages.p4.v1.p4runtime_pb2\n"
 
 
 def test_others_do_without_grpc() -> None:
