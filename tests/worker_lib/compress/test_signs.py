@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.reference import lanes as reference_lanes
 from tests.seeds import seed_of_this_run
 from worker_lib import UsageError
-from worker_lib.compress import EF21, ErrorFeedback, Round, Signs
+from worker_lib.compress import EF21, ErrorFeedback, Message, Round, Signs
 
 from .table import Array, Table
 
@@ -40,6 +41,26 @@ def test_it_is_the_formula(workers: int, dtype: Any) -> None:
     assert table.messages[0].values.size == -(-1000 // (32 // bits))
     words = table.messages[0].values[-(-256 // (32 // bits)) : 512 // (32 // bits)]
     assert not words.any()  # a block of zeros is a block of zero words
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("workers", [3, 7, 8])
+def test_words_and_sums_are_the_reference_to_the_bit(workers: int, dtype: Any) -> None:
+    xs = vectors(workers, 1000, dtype)
+    rounds = [Round(rank, workers) for rank in range(workers)]
+    means = [Signs(block=256).share(x, r) for x, r in zip(xs, rounds, strict=True)]
+    shared = np.sum([m.values for m in means if isinstance(m, Message)], axis=0, dtype=dtype)
+    table = Table([Signs(block=256) for _ in xs])
+    total, _ = table.round(xs)
+    bits = max(2, workers.bit_length())
+    counts = np.zeros(1000, np.int32)
+    for rank, (x, message) in enumerate(zip(xs, table.messages, strict=True)):
+        q = np.where(x >= 0, 1, 0).astype(np.int32) - (0 if rank < workers // 2 else 1)
+        assert message.values.tobytes() == reference_lanes.pack(q, bits).tobytes()
+        counts += q
+    s = np.repeat(shared / dtype(workers), 256)[:1000]
+    expected = counts.astype(dtype) * (2 * s) + (workers % 2) * s
+    assert total.tobytes() == expected.astype(dtype).tobytes()
 
 
 def test_one_rank_contracts_as_the_paper_says() -> None:
