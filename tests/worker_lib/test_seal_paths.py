@@ -23,7 +23,7 @@ from tests.worker_lib.lying_switch import Lies, LyingSwitch, Told
 from tests.worker_lib.test_check import RANKS, Float, tensors
 from tests.worker_lib.test_seal import SECRET, results, run_sealed, sealed_work, uniform, written
 from worker_lib import _native
-from worker_lib.compress import IntSGD, PowerSGD, RandomBlocks, Rotation, StochasticRounding
+from worker_lib.compress import IntSGD, PowerSGD, RandomBlocks, Rotation, Signs, StochasticRounding
 from worker_lib.plan import DType, Kind, ReduceOp, Words
 
 PROGRAMS: Final = Path(__file__).parents[2] / "p4"
@@ -147,7 +147,7 @@ def test_a_tree_of_switches(secret: str) -> None:
 def compressed(session: worker_lib.Session, seed: int) -> list[bytes]:
     rng = np.random.default_rng([seed, session.rank])
     x = rng.standard_normal((64, 256)).astype(np.float32)
-    compressors = (StochasticRounding(unit=0.01), IntSGD(), PowerSGD(), RandomBlocks(tau=1 / 8))
+    compressors = (StochasticRounding(unit=0.01), IntSGD(), PowerSGD(), Signs(), RandomBlocks(tau=1 / 8))
     return [session.allreduce(x.copy(), compressor=each).tobytes() for each in compressors]
 
 

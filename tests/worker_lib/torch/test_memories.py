@@ -27,6 +27,7 @@ from worker_lib.compress import (
     PowerSGD,
     RandomBlocks,
     Rotation,
+    Signs,
     TopBlocks,
     chain,
 )
@@ -39,6 +40,7 @@ COMPRESSORS: list[tuple[Compressor, float]] = [
     (IntSGD(bits=8), 0.5),
     (ErrorFeedback(Rotation(bits=8, block=64)), 0.1),
     (ErrorFeedback(PowerSGD(rank=2)), 0.5),
+    (ErrorFeedback(Signs(block=64)), 0.5),
     (Differences(chain(RandomBlocks(tau=0.5, block=16), Dithering(bits=8))), 0.5),
 ]
 
