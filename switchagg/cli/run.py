@@ -155,15 +155,14 @@ def _run_on_hosts(
     from switchagg.launch.hosts import meeting_point, own_address, passed_on, run_hosts
 
     def prepare(answers: Sequence[Answer]) -> dict[str, str]:
-        own = args.address or own_address(answers)
-        master = meeting_point(answers, own)
         environment = passed_on(os.environ)
         controller = args.controller
         if controller is None:
             # Others reach this address too.
             environment["SWITCHAGG_TOKEN"] = token = secrets.token_urlsafe(24)
+            own = args.address or own_address(answers)
             controller = _start_switch(args, stack, common["watched"], host=own, credential=token)
-        return _environment(args, environment, controller, *master)
+        return _environment(args, environment, controller, *meeting_point(answers, args.address))
 
     where = {"ssh": args.ssh, "python": args.python}
     given = {name: value for name, value in where.items() if value is not None}

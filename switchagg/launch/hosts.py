@@ -51,6 +51,11 @@ class Host:
     slots: int
 
     @property
+    def address(self) -> str:
+        """Its name without a user's."""
+        return self.name.rpartition("@")[2]
+
+    @property
     def is_here(self) -> bool:
         """True for this computer, by a name that says so."""
         return self.name in ("localhost", socket.gethostname()) or self.name.startswith("127.")
@@ -158,7 +163,9 @@ def own_address(answers: Sequence[Answer]) -> str:
     found: dict[str, str] = {}
     for each in answers:
         if not each.host.is_here:
-            found.setdefault(each.client or local_address_towards(each.host.name, _SSH_PORT), each.host.name)
+            found.setdefault(
+                each.client or local_address_towards(each.host.address, _SSH_PORT), each.host.name
+            )
     if len(found) > 1:
         raise UsageError(
             "hosts reach this computer at different addresses ("
@@ -168,12 +175,22 @@ def own_address(answers: Sequence[Answer]) -> str:
     return next(iter(found), "127.0.0.1")
 
 
-def meeting_point(answers: Sequence[Answer], own: str) -> tuple[str, int]:
-    """Returns MASTER_ADDR and MASTER_PORT: of the host of rank 0, as others reach it."""
+def meeting_point(answers: Sequence[Answer], own: str | None = None) -> tuple[str, int]:
+    """Returns MASTER_ADDR and MASTER_PORT: of the host of rank 0, as others reach it.
+
+    Args:
+        own: address of this computer; None for `own_address`, if it is that host.
+
+    Raises:
+        UsageError: as `own_address`, or the host's name has no IPv4 address.
+    """
     first = answers[0]
     if first.host.is_here:
-        return own, first.port
-    return first.server or socket.gethostbyname(first.host.name), first.port
+        return own or own_address(answers), first.port
+    try:
+        return first.server or socket.gethostbyname(first.host.address), first.port
+    except OSError as error:
+        raise UsageError(f"host {first.host.name} has no IPv4 address that is known here: {error}") from None
 
 
 def passed_on(environment: Mapping[str, str]) -> dict[str, str]:

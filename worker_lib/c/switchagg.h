@@ -26,8 +26,8 @@ extern "C" {
 #define SWITCHAGG_API
 #endif
 
-/* The exceptions of worker_lib. After the last four but OTHER the session cannot be used any more, except where the job
- * shrinks (WORKER_LOST). */
+/* The exceptions of worker_lib. After USAGE and MISMATCH a session goes on, and after WORKER_LOST where the job shrinks. After any
+ * other it can only be closed. */
 typedef enum switchagg_status {
   SWITCHAGG_OK = 0,
   SWITCHAGG_USAGE = 1,       /* an argument or variable cannot work; nothing was sent */

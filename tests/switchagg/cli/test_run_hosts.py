@@ -122,7 +122,7 @@ def _joined(out: str) -> list[dict[str, object]]:
 def test_ranks_of_two_hosts_join(fake_ssh: Path) -> None:
     del fake_ssh
     status, out, err = outcome(
-        "run", "-H", "node1:2,node2", "--job", "j", "--seal", *python(_JOIN),
+        "run", "-H", "node1:2,node2", "--job", "j", "--timeout", "100", "--seal", *python(_JOIN),
         environment={"MINE": "ü 'x'", "OMP_NUM_THREADS": "3", "SWITCHAGG_SEAL": ""}, seconds=120,
     )  # fmt: skip
     assert status == 0, err
@@ -140,7 +140,7 @@ def test_ranks_of_two_hosts_join(fake_ssh: Path) -> None:
 
 def test_through_a_real_sshd(sshd: list[str], tmp_path: Path) -> None:
     (tmp_path / "hosts").write_text("# two\nnode1 slots=2\n\nnode2:4  # more than are needed\n")
-    line = ["run", "-n", "4", "--hostfile", str(tmp_path / "hosts"), *sshd]
+    line = ["run", "-n", "4", "--hostfile", str(tmp_path / "hosts"), "--timeout", "100", *sshd]
     status, out, err = outcome(*line, *python(_JOIN), environment={"MINE": "m"}, seconds=120)
     assert status == 0, err
     told = _joined(out)
@@ -300,8 +300,12 @@ def test_addresses() -> None:
     other = Answer(Host("node2", 1), 5002, "10.9.0.1", "10.9.0.2")
     assert own_address([here]) == "127.0.0.1"
     assert own_address([here, one, one]) == "10.0.0.1"
-    assert meeting_point([here, one], "10.0.0.1") == ("10.0.0.1", 5000)
-    assert meeting_point([one, here], "10.0.0.1") == ("10.0.0.2", 5001)
+    assert meeting_point([here, one], "10.0.0.7") == ("10.0.0.7", 5000)
+    assert meeting_point([here, one]) == ("10.0.0.1", 5000)
+    assert meeting_point([one, other]) == ("10.0.0.2", 5001)
+    assert own_address([Answer(Host("root@127.0.0.1", 1), 1, "", "")]) == "127.0.0.1"
+    with pytest.raises(UsageError, match=r"host u@nowhere\.invalid has no IPv4 address that is known here"):
+        meeting_point([Answer(Host("u@nowhere.invalid", 1), 1, "", "")])
     with pytest.raises(UsageError, match=r"10\.0\.0\.1 from node1, 10\.9\.0\.1 from node2.*--address"):
         own_address([one, other])
     given = {"PATH": "/x", "HOME": "/root", "SSH_AUTH_SOCK": "s", "SWITCHAGG_ADDRESS": "10.0.0.9", "A": "b"}
