@@ -78,6 +78,7 @@ class Call:
         union_out: int = 0,
         part: int = 0,
         reader: int = 0,
+        owner_ends: int = 0,
     ) -> None: ...
     nontemporal: bool  # resolved by an engine, by the size of the result
     checked: bool  # likewise: packets have check words
@@ -148,6 +149,7 @@ class Engine:
         Raises `ValueError` for a P, K or packet number that cannot be."""
     recovering: Final[bool]
     damage: Final[int | None]  # packet number whose RESULT was wrong twice
+    unhealed: Final[int | None]  # the lowest one whose RESULTs so far were wrong
     def request_pause(self) -> None: ...
     pause_requested: Final[bool]
     def set_pause_eventfd(self, descriptor: int) -> None: ...
@@ -203,7 +205,14 @@ class Seal:
     def __init__(self, secret: bytes, nonces: Sequence[bytes], rank: int, words: int) -> None:
         """`words`: K. Raises `RuntimeError` where there is no libcrypto."""
     def secret_words(self, count: int) -> list[int]: ...
-    def sealed(self, packet_number: int, digest: tuple[int, int], workers: int, words: bytes) -> bytes:
+    def sealed(
+        self,
+        packet_number: int,
+        digest: tuple[int, int],
+        workers: int,
+        words: bytes,
+        alone: bool = False,
+    ) -> bytes:
         """Returns a contribution: K - 6 words, with check words, and the rank's pad on all."""
 
 def heartbeat(cookie: bytes, sequence: int, report: Sequence[int]) -> bytes:

@@ -400,9 +400,11 @@ def collected(
         return o.owner if then is None else then()
 
     target = o if whole is None else view(whole, "whole", write=True)
-    return prepared(state, kind, called, result, (v.owner, result, part, whole, *keep), {
+    ends = np.cumsum(words, dtype=np.uint64) if state.sealed else None
+    return prepared(state, kind, called, result, (v.owner, result, part, whole, ends, *keep), {
         "root": root, "count": total, "zero_fill": True,
         "part": total if kind is Kind.GATHER else 0, "reader": root,
+        "owner_ends": 0 if ends is None else ends.ctypes.data,
         "input": v.address if part is None else part.ctypes.data,
         "in_begin": begin, "in_end": begin + words[state.rank],
         "output": 0 if target is None else target.address, "out_end": 0 if target is None else total,

@@ -394,7 +394,7 @@ class MembershipMonitor:
     def _go_over(self) -> None:
         """Suspend, replay, move; see docs/protocol.md, section 13."""
         lowest = self._engine.suspend()
-        damage = self._engine.damage
+        damage, unhealed = self._engine.damage, self._engine.unhealed
         try:
             if self._offer is None:
                 self._offer = bind(self._address, self._asked)
@@ -403,8 +403,8 @@ class MembershipMonitor:
             )
         except AdmissionError as error:
             if error.code not in _TEMPORARY:
-                if damage is not None:
-                    return self._end(Gone(f"{self.wrong(damage)}; {error}", damaged=True))
+                if unhealed is not None:
+                    return self._end(Gone(f"{self.wrong(unhealed)}; {error}", damaged=True))
                 return self._end(Gone(str(error)))
         except SwitchError:  # as in `_change`
             pass

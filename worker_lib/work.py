@@ -32,6 +32,7 @@ from switchagg.errors import (
 )
 from switchagg.wire.header import HEADER_BYTES, max_words
 from worker_lib import _native
+from worker_lib.membership import Loss
 from worker_lib.plan import BOUNDED, EXACT, ReduceOp, differing_fields
 from worker_lib.session_state import (
     ABORTED,
@@ -275,8 +276,9 @@ class Work:
             ):
                 # A rank has left without waiting for this collective, perhaps before its packets were there.
                 # If it did so because the switch is gone, the port has refused a packet by now.
+                error = self._damaged(left)
                 state.break_off(left.text)
-                raise state.with_record(left.error(self.called()))
+                raise error or state.with_record(left.error(self.called()))
 
     def _tell_late(self) -> None:
         """Logs the ranks that this collective waits for."""
@@ -360,12 +362,14 @@ class Work:
                 f"ranks called {name} before and after another rank came back, and its result depends on how "
                 "many they are. Nothing was changed; call it again."
             )
-        if status == DAMAGED and state.broken is None:
-            return self._damaged()
+        if status == DAMAGED and state.broken is None and (damaged := self._damaged()) is not None:
+            return damaged
         if status == TIMEOUT:
             return self._timed_out(native, self._seconds, f"{name} timed out")
         if status == LOST and monitor is not None:
             loss = monitor.losses.get(native.generation) or monitor.left
+            if loss is monitor.left and state.broken is None and (damaged := self._damaged(loss)) is not None:
+                return damaged
             if loss is not None:
                 return state.with_record(state.loss_error(loss, f"{name} on rank {state.rank}"))
         if status == ABORTED and state.broken is None and (late := state.timed_out()) is not None:
@@ -379,19 +383,24 @@ class Work:
             "connect again."
         )
 
-    def _damaged(self) -> SwitchAggError:
-        """Breaks the session, and leaves the job: the sum stays wrong, whoever sends what again."""
+    def _damaged(self, left: Loss | None = None) -> SwitchAggError | None:
+        """Breaks the session, and leaves the job, if a RESULT stays wrong; None if none does.
+
+        Args:
+            left: the ranks that have left meanwhile, so that it cannot be sent again.
+        """
         state = self._state
         assert state.engine is not None
         assert state.monitor is not None
-        damage = state.engine.damage
-        assert damage is not None
-        wrong = state.monitor.wrong(damage)
+        unhealed = state.engine.unhealed
+        if unhealed is None:
+            return None
+        wrong = state.monitor.wrong(unhealed)
         state.break_off(wrong)
+        why = "also after they have sent it again" if left is None else f"and {left.text}"
         error = IntegrityError(
-            f"{self.called()} on rank {state.rank}: {wrong}, also after they have sent it again. A switch, a "
-            "path or a rank's memory changes words. The result is undefined; the session is broken: connect "
-            "again."
+            f"{self.called()} on rank {state.rank}: {wrong}, {why}. A switch, a path or a rank's memory "
+            "changes words. The result is undefined; the session is broken: connect again."
         )
         state.with_record(error)
         state.leave_at_once(error)

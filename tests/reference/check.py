@@ -58,10 +58,10 @@ def holds(
     return (told - wanted) % (1 << (32 if wraps else 64)) == 0
 
 
-def digest(before: int, words: Iterable[int]) -> int:
+def digest(before: int, words: Iterable[int], point: int = _POINT) -> int:
     """Extends a digest by words that ranks have agreed on."""
     for word in words:
-        before = (before * _POINT + int(word) + 1) % _PRIME
+        before = (before * point + int(word) + 1) % _PRIME
     return before
 
 

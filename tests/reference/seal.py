@@ -9,10 +9,10 @@ from __future__ import annotations
 import hmac
 import struct
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
-from tests.reference.check import _MASK, _PRIME, _STEP, mixed
+from tests.reference.check import _MASK, _PRIME, _STEP, digest, mixed
 
 WORDS: Final = 6
 _LABEL: Final = b"switchagg seal 1"
@@ -59,11 +59,25 @@ def point(keys: Keys, which: int, words: int) -> int:
     return (first << 32 | second) % _PRIME
 
 
+def digests(keys: Keys, agreed: Iterable[int], words: int) -> tuple[int, int]:
+    """Those of the two sums, of what ranks have agreed on; packets have `words` words beside check words."""
+    told = list(agreed)
+    return digest(0, told, point(keys, 0, words)), digest(0, told, point(keys, 1, words))
+
+
 def contribution(
-    keys: Keys, rank: int, ranks: int, words: Sequence[int], packet_number: int, digest: tuple[int, int]
+    keys: Keys,
+    rank: int,
+    ranks: int,
+    words: Sequence[int],
+    packet_number: int,
+    digest: tuple[int, int],
+    *,
+    alone: bool = False,
 ) -> list[int]:
-    """All K words of a rank's packet."""
+    """All K words of a rank's packet; `alone`: the others send SKIPs."""
     plain = [*words, *check_words(keys, words, packet_number, digest)]
     own = pad(keys, rank, packet_number, len(plain))
-    other = pad(keys, rank + 1, packet_number, len(plain)) if rank + 1 < ranks else [0] * len(plain)
+    last = alone or rank + 1 == ranks
+    other = [0] * len(plain) if last else pad(keys, rank + 1, packet_number, len(plain))
     return [(v + f - g) % (1 << 32) for v, f, g in zip(plain, own, other, strict=True)]

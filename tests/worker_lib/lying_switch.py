@@ -27,12 +27,14 @@ class Told:
         bit: the worker that has sent them, or gets them; -1 in a slot.
         words: None where there are none. May be written to.
         again: a RESULT is the answer to a retransmission.
+        adds: of a round of sums; False: of ORs.
     """
 
     number: int
     bit: int
     words: Words | None
     again: bool = False
+    adds: bool = False
 
 
 class Lies:
@@ -113,19 +115,22 @@ class LyingSwitch:
         bit = next(worker.bit for worker in entry.workers if worker.address == source)
         number = (header.seq - self.first_seq) % (1 << 32)
         if words is not None:
-            packet = encode(header, self.lies.contribution(Told(number, bit, words.copy())))
+            told = Told(number, bit, words.copy(), adds=header.op is Op.SUM)
+            packet = encode(header, self.lies.contribution(told))
+        adds = header.op is Op.SUM
         outs = self._table.receive(packet, source)
         again = len(outs) == 1  # and not the whole job's
         slot = self._table._jobs[header.job].slots[header.slot - entry.base]
         if outs and not again and slot.filled:
             slot.words = slot.words.copy()
-            self.lies.slot(Told(number, -1, slot.words))
+            self.lies.slot(Told(number, -1, slot.words, adds=adds))
             result = Header(Op.RESULT, 0, entry.job, entry.result_token, slot.seq, header.slot)
             outs = [(address, encode(result, slot.words)) for address, _ in outs]
         bits = {worker.address: worker.bit for worker in entry.workers}
         lied = []
         for address, out in outs:
-            told, has = decode(out)
+            result, has = decode(out)
             words = None if has is None else has.copy()
-            lied.append((address, encode(told, self.lies.result(Told(number, bits[address], words, again)))))
+            lie = self.lies.result(Told(number, bits[address], words, again, adds))
+            lied.append((address, encode(result, lie)))
         return lied

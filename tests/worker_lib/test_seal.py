@@ -10,7 +10,6 @@ import shutil
 import threading
 import time
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,7 +25,7 @@ from tests.seeds import seed_of_this_run
 from tests.worker_lib.generations import DAMAGED, DONE, PENDING, SECOND, WORDS, Cluster
 from tests.worker_lib.harness import in_threads, together, try_together
 from tests.worker_lib.lying_switch import Lies, LyingSwitch, Told
-from tests.worker_lib.test_check import RANKS, Float, many_sums, none_wrong, packed, tensors, unpacked, work
+from tests.worker_lib.test_check import RANKS, Float, many_sums, packed, tensors, unpacked, work
 from worker_lib import _native
 from worker_lib.plan import Words
 from worker_lib.secret import read_secret
@@ -78,10 +77,11 @@ def test_vectors(case: dict[str, Any]) -> None:
     assert (keys.pads.hex(), keys.weights.hex()) == (case["pads_key"], case["weights_key"])
     size, ranks = case["words_a_packet"], len(nonces)
     first, second = case["digests"]
-    for rank, (words, contribution) in enumerate(zip(case["words"], case["contributions"], strict=True)):
+    for rank, words in enumerate(case["words"]):
         native = _native.Seal(secret, nonces, rank, size)
-        sealed = native.sealed(case["packet_number"], (first, second), ranks, bytes.fromhex(words))
-        assert sealed.hex() == contribution
+        for alone, name in ((False, "contributions"), (True, "alone")):
+            sealed = native.sealed(case["packet_number"], (first, second), ranks, bytes.fromhex(words), alone)
+            assert sealed.hex() == case[name][rank]
     added = [unpacked(bytes.fromhex(each)) for each in case["contributions"]]
     result = [sum(each) % (1 << 32) for each in zip(*added, strict=True)]
     assert packed(result).hex() == case["result"]
@@ -102,8 +102,11 @@ def test_vectors_are_those_of_the_reference(case: dict[str, Any]) -> None:
     assert packed(seal.pad(keys, 0, number, size)).hex() == case["pad_of_all"]
     for rank, words in enumerate(case["words"]):
         data = unpacked(bytes.fromhex(words))
-        sent = seal.contribution(keys, rank, len(case["nonces"]), data, number, tuple(case["digests"]))
-        assert packed(sent).hex() == case["contributions"][rank]
+        for alone, name in ((False, "contributions"), (True, "alone")):
+            sent = seal.contribution(
+                keys, rank, len(case["nonces"]), data, number, tuple(case["digests"]), alone=alone
+            )
+            assert packed(sent).hex() == case[name][rank]
 
 
 # ---------------------------------------------------------------------- a hostile switch
@@ -129,69 +132,6 @@ def run_sealed(
 
 def results(sums: list[list[Float]]) -> list[list[bytes | None]]:
     return [[each.out.tobytes() if each.native.status == DONE else None for each in of] for of in sums]
-
-
-class Hostile(Lies):
-    """Does one thing to sums of the packets in `numbers`, to all workers of `bits`, as often as they come."""
-
-    def __init__(self, numbers: range, bits: set[int], lie: Callable[[Any, Words], Words | None]) -> None:
-        self.numbers, self.bits, self.lie = numbers, bits, lie
-        self.told = 0
-        self.sent: dict[tuple[int, int], Words] = {}
-        self.before: dict[int, Words] = {}
-
-    def contribution(self, told: Told) -> Words | None:
-        assert told.words is not None
-        self.sent[told.number, told.bit] = told.words.copy()
-        return told.words
-
-    def result(self, told: Told) -> Words | None:
-        if told.words is None or told.number not in self.numbers or told.bit not in self.bits:
-            return told.words
-        self.told += 1
-        self.number = told.number
-        return self.lie(self, told.words)
-
-
-def added(place: int, what: int) -> Callable[[Any, Words], Words]:
-    def lie(_: Any, words: Words) -> Words:
-        change = np.zeros_like(words)
-        change[place] = what
-        return words + change
-
-    return lie
-
-
-HOSTILE: Final[dict[str, Callable[[Any, Words], Words | None]]] = {
-    "adds a constant": added(3, 5),
-    "adds half of the modulus": added(3, 1 << 31),
-    "adds to a check word": added(-1, 1 << 24),
-    "adds to words and the sum": lambda _, words: words + np.arange(words.size, dtype=np.uint32),
-    "drops a contribution": lambda me, words: words - me.sent[me.number, 1],
-    "doubles a contribution": lambda me, words: words + me.sent[me.number, 1],
-    "answers early": lambda me, _: me.sent[me.number, 0] + me.sent[me.number, 2],
-    "answers zeros": lambda _, words: np.zeros_like(words),
-    "answers nothing": lambda _me, _words: None,
-    "repeats the packet before": lambda me, words: sum(
-        (me.sent[me.number - 1, bit] for bit in range(RANKS)), np.zeros_like(words)
-    ),
-}
-SUMS: Final = range(8, 12)  # packet numbers of sums: the nonces and the header take fewer, a tensor more
-
-
-@pytest.mark.parametrize("lie", HOSTILE)
-@pytest.mark.parametrize("bits", [{1}, {0, 1, 2}], ids=["one", "all"])
-def test_each_rank_that_is_lied_to_notices(rng: random.Random, lie: str, bits: set[int]) -> None:
-    xs = tensors(rng, 2, sparse=False)
-    right = results(run_sealed(Lies(), xs, 32, sparse=False))
-    assert all(each is not None for of in right for each in of)
-    lies = Hostile(SUMS, bits, HOSTILE[lie])
-    sums = run_sealed(lies, xs, 32, sparse=False)
-    assert lies.told
-    assert none_wrong(results(sums), right)
-    for rank in bits:
-        assert sums[rank][0].native.status != DONE
-    assert any(of[0].native.status == DAMAGED for of in sums)
 
 
 class Recorder(Lies):

@@ -58,16 +58,16 @@ void PacketCheck::write(uint64_t packet_number, const Digest& digest, uint8_t* p
   }
 }
 
-bool PacketCheck::holds(uint64_t packet_number, const Digest& digest, const uint8_t* payload, bool all, bool wraps) const {
-  const uint8_t* from = payload + 4 * size_t{words_};
+bool PacketCheck::holds(uint64_t packet_number, const Digest& digest, const uint8_t* payload, std::optional<uint32_t> from, bool wraps) const {
+  const uint8_t* at = payload + 4 * size_t{words_};
   bool right = true;
-  for (size_t i = 0; i < sums_.size(); ++i, from += 4 * kWords) {
-    const uint32_t highest = wire::load32(from + 8), counted = highest >> kPartBits;
+  for (size_t i = 0; i < sums_.size(); ++i, at += 4 * kWords) {
+    const uint32_t highest = wire::load32(at + 8), counted = highest >> kPartBits;
     const uint32_t ranks = counted == 0 ? 256 : counted;
-    const uint64_t told = wire::load32(from) + (uint64_t{wire::load32(from + 4)} << kPartBits) +
+    const uint64_t told = wire::load32(at) + (uint64_t{wire::load32(at + 4)} << kPartBits) +
                           (uint64_t{highest & kPart} << 2 * kPartBits);
     const uint64_t is = weighted(sums_[i], payload) + ranks * bound(packet_number, digest[i]);
-    right &= all ? ranks == workers_ : ranks <= workers_;
+    right &= from ? ranks == *from : ranks <= workers_;
     right &= wraps ? static_cast<uint32_t>(told) == static_cast<uint32_t>(is) : told == is;
   }
   return right;

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -25,15 +26,16 @@ class PacketCheck {
   PacketCheck(uint32_t words, uint32_t workers, uint64_t nonce);
   // Of sealed packets, with secret_words() words of a keystream.
   PacketCheck(uint32_t words, uint32_t workers, std::span<const uint32_t> secret);
+  uint32_t workers() const { return workers_; }
   static size_t secret_words(uint32_t words) { return 2 * (2 + size_t{words}); }
 
   // Extends the digest of what ranks have agreed on by more words of RESULTs.
   Digest extended(Digest before, std::span<const uint32_t> words) const;
 
   void write(uint64_t packet_number, const Digest& digest, uint8_t* payload) const;
-  // True for a sum of such contributions by all ranks, or, unless `all`, by one or more. `wraps`: words may have overflowed; then
-  // only the lower half of the sum counts.
-  bool holds(uint64_t packet_number, const Digest& digest, const uint8_t* payload, bool all, bool wraps) const;
+  // True for a sum of such contributions by so many ranks; by one or more, if `from` is none. `wraps`: words may have overflowed;
+  // then only the lower half of the sum counts.
+  bool holds(uint64_t packet_number, const Digest& digest, const uint8_t* payload, std::optional<uint32_t> from, bool wraps) const;
 
  private:
   struct Sum {

@@ -508,11 +508,14 @@ bool Engine::build(Collective& c, uint64_t packet_number) {
   const Step& step = c.active.back();
   const uint64_t packet = packet_number - step.start;
   bool filled = true, is_or = true;
+  std::optional<uint32_t> owner;
   reader(packet_number) = 0;
   if (step.kind == Step::Kind::stream) {
-    reader(packet_number) = c.segments[step.segment].stream->reader(packet);
-    is_or = c.segments[step.segment].stream->is_or(packet);
-    filled = c.segments[step.segment].stream->encode(packet, payload);
+    Stream& stream = *c.segments[step.segment].stream;
+    reader(packet_number) = stream.reader(packet);
+    is_or = stream.is_or(packet);
+    owner = stream.owner(packet);
+    filled = owner.value_or(admission_.rank) == admission_.rank && stream.encode(packet, payload);
   } else if (step.kind == Step::Kind::exponents) {
     filled = c.segments[step.segment].sequence->encode(packet, payload);
   } else if (step.kind == Step::Kind::marks) {
@@ -527,7 +530,7 @@ bool Engine::build(Collective& c, uint64_t packet_number) {
   } else {
     PlanHeader::encode(c.call, payload_words(), payload);
   }
-  const bool padded = c.call.sealed && !is_or;
+  const bool padded = c.call.sealed && !is_or && owner.value_or(admission_.rank) == admission_.rank;
   if (padded && !filled) {
     std::fill_n(payload, 4 * size_t{payload_words()}, uint8_t{0});
     filled = true;
@@ -536,7 +539,7 @@ bool Engine::build(Collective& c, uint64_t packet_number) {
     std::fill(payload + 4 * size_t{payload_words()}, to + stride_, uint8_t{0});
     if (step.kind == Step::Kind::header) PlanHeader::protect(c.call, payload_words(), payload);
     if (!is_or && c.call.kind != Kind::no_op) check_of(c).write(packet_number, c.segments[step.segment].digest, payload);
-    if (padded) seal_->add_pad(packet_number, payload);
+    if (padded) seal_->add_pad(packet_number, owner.has_value(), payload);
   }
   wire::Header header;
   header.op = static_cast<uint8_t>(is_or ? wire::Op::OR : wire::Op::SUM);

@@ -221,6 +221,11 @@ class Engine {
     auto lock = contend();
     return damage_;
   }
+  // The lowest packet number of which the RESULTs so far were wrong; also before this worker has asked for it twice.
+  std::optional<uint64_t> unhealed() {
+    auto lock = contend();
+    return damage_ || damaged_.empty() ? damage_ : std::optional(damaged_.begin()->first);
+  }
   // On rank 0: the next header makes all ranks freeze after its collective. When an engine has, it signals the eventfd
   // that set_pause_eventfd() gave.
   void request_pause() { pause_requested_ = true; }
@@ -329,7 +334,7 @@ class Engine {
   std::vector<Nonce> nonces_;
   Nonce nonce_{};
   std::vector<uint8_t> opened_;  // words of a RESULT without its pad
-  // RESULTs of packet numbers that were damaged, and how often; those sent again by all ranks for that.
+  // Packet numbers whose RESULTs were damaged, and how often at this switch; those sent again by all ranks for that.
   std::map<uint64_t, uint32_t> damaged_;
   std::set<uint64_t> replayed_;
   std::optional<uint64_t> damage_;

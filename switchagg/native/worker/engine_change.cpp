@@ -157,9 +157,11 @@ bool Engine::move(std::unique_ptr<Port> port, const Admission& admission, uint64
   window_ = Window(admission.slots, batch(), admission.window_limit, first);
   last_result_ = 0;
   suspended_ = false;
-  if (damage_) replayed_.insert(*damage_);
   damage_.reset();
-  damaged_.clear();
+  for (auto& [packet_number, times] : damaged_) {
+    replayed_.insert(packet_number);
+    times = 0;
+  }
   if (replaying()) {  // other ranks may need what this one needs no more
     begin_background();
   }
@@ -262,12 +264,14 @@ bool Engine::is_right(uint64_t packet_number, const uint8_t*& payload) {
   if (!step.sums() || (stream && s->stream->is_or(packet))) {
     right = is_right_or(step, packet_number, payload);
   } else {
+    const std::optional<uint32_t> owner = stream ? s->stream->owner(packet) : std::nullopt;
     const bool all = c->call.sealed || (stream ? s->stream->has_all(packet) : s->stream->refinement().has_all(packet));
+    const std::optional<uint32_t> from = owner ? 1 : all ? std::optional(admission_.workers) : std::nullopt;
     if (payload && c->call.sealed) {  // a copy, which nobody else can change
-      seal_->take_pad(packet_number, payload, opened_.data());
+      seal_->take_pad(packet_number, owner.value_or(0), payload, opened_.data());
       payload = opened_.data();
     }
-    right = payload && check_of(*c).holds(packet_number, s->digest, payload, all, stream && s->stream->wraps(packet));
+    right = payload && check_of(*c).holds(packet_number, s->digest, payload, from, stream && s->stream->wraps(packet));
   }
   if (right) damaged_.erase(packet_number);
   return right;
@@ -286,7 +290,10 @@ bool Engine::is_right_or(const Step& step, uint64_t packet_number, const uint8_t
   }
   if (step.kind != Step::Kind::header) return true;
   uint32_t difference[5], policy;
-  if (PlanHeader::mismatch(payload, difference, &policy) != 0) return damaged_.contains(packet_number);
+  if (PlanHeader::mismatch(payload, difference, &policy) != 0) {
+    const auto before = damaged_.find(packet_number);
+    return before != damaged_.end() && before->second > 0;
+  }
   return PlanHeader::is_protected(payload_words(), payload);
 }
 

@@ -314,7 +314,7 @@ NB_MODULE(_native, m) {
              uint64_t count, uint64_t fingerprint_count, uint32_t shape_crc, uint32_t workers, uint32_t rank,
              uint32_t policy, uintptr_t in, uint64_t in_begin, uint64_t in_end, uintptr_t out, uint64_t out_begin,
              uint64_t out_end, uintptr_t mask, bool zero_fill, bool auto_zeros, bool auto_block, uint8_t auto_lanes,
-             uintptr_t memory, uintptr_t union_out, uint64_t part, uint32_t reader) {
+             uintptr_t memory, uintptr_t union_out, uint64_t part, uint32_t reader, uintptr_t owner_ends) {
             if (bits != kExact && bits != kBounded && bits != 8 && bits != 16 && bits != 32 && bits != 64)
               throw nb::value_error("bits: 8, 16, 32 or 64; 0 for exact sums, 1 for sums within the bound");
             if (dtype < 0 || dtype > static_cast<int>(DType::raw)) throw nb::value_error("there is no such dtype");
@@ -322,7 +322,7 @@ NB_MODULE(_native, m) {
                             .dtype = static_cast<DType>(dtype), .bits = bits, .root = root, .sparse = sparse,
                             .block = block, .count = count, .fingerprint_count = fingerprint_count,
                             .shape_crc = shape_crc, .workers = workers, .rank = rank, .part = part,
-                            .reader = reader, .policy = policy,
+                            .reader = reader, .owner_ends = pointer<const uint64_t>(owner_ends), .policy = policy,
                             .auto_zeros = auto_zeros, .auto_block = auto_block, .auto_lanes = auto_lanes,
                             .in = pointer<const uint8_t>(in), .in_begin = in_begin, .in_end = in_end,
                             .out = pointer<uint8_t>(out), .out_begin = out_begin, .out_end = out_end,
@@ -333,7 +333,7 @@ NB_MODULE(_native, m) {
           "fingerprint_count"_a = 0, "shape_crc"_a = 0, "workers"_a = 1, "rank"_a = 0, "policy"_a = 0, "input"_a = 0,
           "in_begin"_a = 0, "in_end"_a = 0, "output"_a = 0, "out_begin"_a = 0, "out_end"_a = 0, "mask"_a = 0,
           "zero_fill"_a = false, "auto_zeros"_a = false, "auto_block"_a = false, "auto_lanes"_a = 0, "memory"_a = 0,
-          "union_out"_a = 0, "part"_a = 0, "reader"_a = 0)
+          "union_out"_a = 0, "part"_a = 0, "reader"_a = 0, "owner_ends"_a = 0)
       .def_rw("nontemporal", &Call::nontemporal)
       .def_rw("checked", &Call::checked)
       .def_rw("directed", &Call::directed);
@@ -428,6 +428,7 @@ NB_MODULE(_native, m) {
           "socket"_a, "admission"_a, "first"_a)
       .def_prop_ro("recovering", &Engine::recovering, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("damage", &Engine::damage, nb::call_guard<nb::gil_scoped_release>())
+      .def_prop_ro("unhealed", &Engine::unhealed, nb::call_guard<nb::gil_scoped_release>())
       .def("request_pause", &Engine::request_pause)
       .def_prop_ro("pause_requested", &Engine::pause_requested)
       .def("set_pause_eventfd", &Engine::set_pause_eventfd, "descriptor"_a, nb::call_guard<nb::gil_scoped_release>())
@@ -503,7 +504,8 @@ NB_MODULE(_native, m) {
       .def(
           "holds",
           [](const PacketCheck& check, uint64_t packet_number, uint64_t digest, const nb::bytes& payload, bool all, bool wraps) {
-            return check.holds(packet_number, {digest}, static_cast<const uint8_t*>(payload.data()), all, wraps);
+            const std::optional<uint32_t> from = all ? std::optional(check.workers()) : std::nullopt;
+            return check.holds(packet_number, {digest}, static_cast<const uint8_t*>(payload.data()), from, wraps);
           },
           "packet_number"_a, "digest"_a, "payload"_a, "all"_a = false, "wraps"_a = false)
       .def(
@@ -530,15 +532,15 @@ NB_MODULE(_native, m) {
       .def("secret_words", &Seal::secret_words, "count"_a)
       .def(
           "sealed",  // with check words
-          [](Seal& seal, uint64_t packet_number, std::array<uint64_t, 2> digest, uint32_t workers, const nb::bytes& words) {
+          [](Seal& seal, uint64_t packet_number, std::array<uint64_t, 2> digest, uint32_t workers, const nb::bytes& words, bool alone) {
             const uint32_t count = static_cast<uint32_t>(words.size() / 4);
             std::vector<uint8_t> packet(words.size() + 4 * PacketCheck::kSealedWords);
             std::copy_n(static_cast<const uint8_t*>(words.data()), words.size(), packet.begin());
             PacketCheck(count, workers, seal.secret_words(PacketCheck::secret_words(count))).write(packet_number, digest, packet.data());
-            seal.add_pad(packet_number, packet.data());
+            seal.add_pad(packet_number, alone, packet.data());
             return nb::bytes(packet.data(), packet.size());
           },
-          "packet_number"_a, "digest"_a, "workers"_a, "words"_a);
+          "packet_number"_a, "digest"_a, "workers"_a, "words"_a, "alone"_a = false);
 
   nb::class_<Window>(m, "Window")
       .def(nb::init<uint32_t, uint32_t, uint32_t>(), "slots"_a, "batch"_a, "limit"_a)

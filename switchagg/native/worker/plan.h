@@ -63,6 +63,8 @@ struct Call {
   // Elements of the whole tensor that one rank reads: rank `reader` the first `part`, the next rank the next; 0: all read all.
   uint64_t part = 0;
   uint32_t reader = 0;
+  // Of a move of all ranks' arrays, for each rank: the end of its words in the whole tensor; null: all words are the root's.
+  const uint64_t* owner_ends = nullptr;
   bool directed = false;    // contributions to the stream name the rank that reads their sums
   uint64_t before = 0;      // of a segment, the elements before it in the whole tensor
   uint32_t policy = 0;      // rank 0's policy word
@@ -83,7 +85,7 @@ struct Call {
   uint32_t* union_out = nullptr;  // a bit a block: where zero blocks are skipped, gets the union
   bool nontemporal = false;  // the result exceeds the caches: write it with nontemporal stores
   bool checked = false;     // packets have check words (check.h)
-  bool sealed = false;      // they are also padded (seal.h): every rank sends all words of every sum
+  bool sealed = false;      // they are also padded (seal.h)
   bool sealed_job = false;  // so are those of other collectives, if this is the exchange of nonces
   bool disjoint = false;    // of exact moves: each word is one rank's; resolve_disjoint() sets it
   bool zero_fill = false;   // write zeros where no rank has data; otherwise leave these elements
@@ -102,6 +104,11 @@ struct Call {
   // The words of a stream are added. If they are checked, so are those of exact moves, where each is one rank's.
   bool adds() const { return op != ReduceOp::bit_or || (checked && disjoint); }
   void resolve_disjoint();
+  // Packets of one rank's words are sent by that rank alone.
+  bool owned() const { return sealed && disjoint && (owner_ends || kind == Kind::broadcast || kind == Kind::scatter); }
+  uint32_t owner(uint64_t element) const {
+    return owner_ends ? static_cast<uint32_t>(std::upper_bound(owner_ends, owner_ends + workers, before + element) - owner_ends) : root;
+  }
   // Words may overflow, which is what int32 sums do.
   bool wraps() const { return op != ReduceOp::bit_or && dtype == DType::i32 && bits == 32; }
   // The type in which elements are scaled: float64, or float32 where a memory is added; halves as they are.

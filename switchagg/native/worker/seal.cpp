@@ -143,15 +143,15 @@ void Seal::pad(const Block* plus, const Block* minus, const uint32_t* words, uin
   pad_by_kernel(*pads_by_kernel_, plus ? plus->data() : nullptr, minus ? minus->data() : nullptr, words, zeros_.size(), to);
 }
 
-void Seal::add_pad(uint64_t packet_number, uint8_t* payload) {
+void Seal::add_pad(uint64_t packet_number, bool alone, uint8_t* payload) {
   uint32_t* const words = reinterpret_cast<uint32_t*>(payload);
   const Block own = first_block(rank_, packet_number), next = first_block(rank_ + 1, packet_number);
-  pad(&own, rank_ + 1 == ranks_ ? nullptr : &next, words, words);
+  pad(&own, alone || rank_ + 1 == ranks_ ? nullptr : &next, words, words);
 }
 
-void Seal::take_pad(uint64_t packet_number, const uint8_t* payload, uint8_t* to) {
-  const Block all = first_block(0, packet_number);
-  pad(nullptr, &all, reinterpret_cast<const uint32_t*>(payload), reinterpret_cast<uint32_t*>(to));
+void Seal::take_pad(uint64_t packet_number, uint32_t owner, const uint8_t* payload, uint8_t* to) {
+  const Block left = first_block(owner, packet_number);
+  pad(nullptr, &left, reinterpret_cast<const uint32_t*>(payload), reinterpret_cast<uint32_t*>(to));
 }
 
 }  // namespace switchagg

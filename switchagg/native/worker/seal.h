@@ -30,9 +30,10 @@ class Seal {
 
   // The first words of the keystream of weights.
   std::vector<uint32_t> secret_words(size_t count) const;
-  // Adds this rank's pad to a contribution's words; takes the pad of all ranks from a RESULT's.
-  void add_pad(uint64_t packet_number, uint8_t* payload);
-  void take_pad(uint64_t packet_number, const uint8_t* payload, uint8_t* to);
+  // Adds this rank's pad to a contribution's words. `alone`: no other rank adds to them.
+  void add_pad(uint64_t packet_number, bool alone, uint8_t* payload);
+  // Takes the pad from a RESULT's words, which `owner` alone has sent; 0: or all ranks have.
+  void take_pad(uint64_t packet_number, uint32_t owner, const uint8_t* payload, uint8_t* to);
 
  private:
   using Block = std::array<uint8_t, 16>;

@@ -64,22 +64,29 @@ Stream::Stream(const Call& call, const Plan* plan, const Sequence& sequence, con
     wide_.resize(narrow() || call.in_limbs() ? call.chunk() : words);
 }
 
-uint16_t Stream::reader(uint64_t packet) const {
-  if (!call_.directed || packet < special_packets_) return 0;
-  packet -= special_packets_;
-  uint64_t first, last;
+// The first and the last element of a packet, of those behind claims and specials.
+std::pair<uint64_t, uint64_t> Stream::extent(uint64_t packet) const {
   if (call_.in_limbs()) {
     const Piece& end = pieces_[packet_ends_[packet] - 1];
-    first = pieces_[packet > 0 ? packet_ends_[packet - 1] : 0].element;
-    last = end.element + end.count - 1;
-  } else {
-    const uint64_t from = packet * lanes_per_packet_;
-    const auto element = [&](uint64_t k) {
-      return sequence_.whole() ? k : uint64_t{sequence_.blocks()[k / call_.block]} * call_.block + k % call_.block;
-    };
-    first = element(from);
-    last = element(std::min<uint64_t>(from + lanes_per_packet_, sequence_.elements()) - 1);
+    return {pieces_[packet > 0 ? packet_ends_[packet - 1] : 0].element, end.element + end.count - 1};
   }
+  const uint64_t from = packet * lanes_per_packet_;
+  const auto element = [&](uint64_t k) {
+    return sequence_.whole() ? k : uint64_t{sequence_.blocks()[k / call_.block]} * call_.block + k % call_.block;
+  };
+  return {element(from), element(std::min<uint64_t>(from + lanes_per_packet_, sequence_.elements()) - 1)};
+}
+
+std::optional<uint32_t> Stream::owner(uint64_t packet) const {
+  if (!call_.owned() || packet < claim_packets_) return std::nullopt;
+  const auto [first, last] = extent(packet - claim_packets_);
+  const uint32_t owner = call_.owner(first);
+  return owner == call_.owner(last) ? std::optional(owner) : std::nullopt;
+}
+
+uint16_t Stream::reader(uint64_t packet) const {
+  if (!call_.directed || packet < special_packets_) return 0;
+  const auto [first, last] = extent(packet - special_packets_);
   const uint64_t part = (call_.before + first) / call_.part;
   return part == (call_.before + last) / call_.part ? static_cast<uint16_t>(call_.reader + part + 1) : uint16_t{0};
 }
@@ -524,14 +531,14 @@ void Stream::forget(uint64_t element, uint64_t count) {
   if (call_.memory) std::memset(call_.memory + element, 0, 4 * count);
 }
 
-// A packet at least where the stream would have none, or its other packets have no check words: all ranks hear then whether the
-// plan was the same to them.
+// A packet at least where the stream would have none, or its other packets have no check words of all ranks: all hear then whether
+// the plan was the same to them.
 void Stream::note_claims() {
   for (size_t c = 0; c < sequence_.ranges().size(); ++c)
     if (const int highest = sequence_.ranges()[c].highest; highest != kNoExponent)
       claims_.add(sequence_.own_ranges()[c].highest == highest);
   claim_packets_ = (claims_.words().size() + words_ - 1) / words_;
-  const bool bare = packets() == 0 || !call_.adds();
+  const bool bare = packets() == 0 || !call_.adds() || call_.owned();
   if (bare && claims_.empty() && call_.count > 0) claim_packets_ = 1;
 }
 

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "switchagg/native/worker/check.h"
@@ -30,7 +31,7 @@ class Stream {
     if (call_.checked) return packet >= claim_packets_ && !call_.adds();
     return packet < special_packets_ || call_.op == ReduceOp::bit_or;
   }
-  // With check words: all ranks send this packet.
+  // With check words, and without a seal: all ranks send this packet.
   bool has_all(uint64_t packet) const {
     return packet < claim_packets_ ||
            (packet >= claim_packets_ + special_packets_ && !call_.sparse && call_.dtype != DType::raw);
@@ -42,6 +43,8 @@ class Stream {
   // Writes this rank's words of packet p; false: all its blocks there are zero, send a SKIP.
   bool encode(uint64_t packet, uint8_t* payload);
   void decode(uint64_t packet, const uint8_t* payload);  // null: the sum is zero, or another rank reads it
+  // Of sealed sums: the rank that alone sends a packet; none: all ranks do.
+  std::optional<uint32_t> owner(uint64_t packet) const;
   // The rank + 1 that alone reads a packet's sums; 0: more do.
   uint16_t reader(uint64_t packet) const;
   // Of bounded sums, after the last decode. It goes on before finish().
@@ -62,6 +65,7 @@ class Stream {
     uint32_t count, at, words, limb;
     uint32_t chunk;  // its place in the sequence
   };
+  std::pair<uint64_t, uint64_t> extent(uint64_t packet) const;
   void runs_of(uint64_t packet, bool by_owner);
   template <typename F>
   void each_limb_piece(uint64_t packet, const uint8_t* tensor, F&& f) const;
