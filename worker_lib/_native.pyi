@@ -131,10 +131,10 @@ class Engine:
     """One worker's engine in one job; see native/worker/engine.h."""
 
     def __init__(
-        self, socket: Socket, admission: Admission, checked: bool = False, secret: bytes = b""
+        self, socket: Socket, admission: Admission, checked: bool = False, secret: bytearray = ...
     ) -> None:
-        """Takes the socket. Raises `OSError`; the socket can then be used again. With a secret, sums are
-        sealed; raises `RuntimeError` where there is no libcrypto."""
+        """Takes the socket. Raises `OSError`; the socket can then be used again. With a secret, which
+        is copied and wiped by `close`, sums are sealed; raises `RuntimeError` where there is no libcrypto."""
     def submit(self, call: Call, timeout_ns: int, background: bool, generation: int = 0) -> Collective | None:
         """None: the engine is no longer in that generation."""
     def wait(self, work: Collective, slice_ns: int) -> int: ...

@@ -151,11 +151,15 @@ def connect(
             "switch": switch if switch is not None else os.environ.get("SWITCHAGG_SWITCH") or None,
         }
         url, retry = _controller(controller, me, patience, launch)
-        return _join(
-            url, name, me, size, address=address, timeout=timeout, patience=patience, words=words,
-            slots=slots, transport=way, check=checked, secret=secret, retry=retry,
-            timeline=timeline or os.environ.get(timelines.VARIABLE) or None, **wishes,
-        )  # fmt: skip
+        try:
+            return _join(
+                url, name, me, size, address=address, timeout=timeout, patience=patience, words=words,
+                slots=slots, transport=way, check=checked, secret=secret, retry=retry,
+                timeline=timeline or os.environ.get(timelines.VARIABLE) or None, **wishes,
+            )  # fmt: skip
+        except BaseException:
+            secret.wipe()
+            raise
     except SwitchAggError as error:
         # The message says all; frames and causes from in here would stand between it and the caller's line.
         raise error.with_traceback(None) from None
@@ -246,7 +250,7 @@ def _join(
             return _join(
                 url, label, list(ranks).index(session.rank), len(ranks), address=own, timeout=timeout,
                 patience=patience, words=narrow or member.words, slots=few or member.slots,
-                transport=transport, check=check, secret=secret, may_group=False, timeline=timeline,
+                transport=transport, check=check, secret=secret.copy(), may_group=False, timeline=timeline,
                 runtime=runtime, **wishes,
             )  # fmt: skip
         except AdmissionError as error:
@@ -266,7 +270,7 @@ def _join(
         raise
     state = SessionState(
         member.rank, member.world_size, engine=engine, monitor=monitor, policy=member.policy,
-        timeout=timeout, name=name, sealed=bool(secret), timeline=recorder,
+        timeout=timeout, name=name, secret=secret, timeline=recorder,
     )  # fmt: skip
     return Session(state, group if may_group else None)
 

@@ -20,6 +20,7 @@ from switchagg.runtime import SYSTEM
 from worker_lib import _native
 from worker_lib.membership import Loss
 from worker_lib.monitor import MembershipMonitor
+from worker_lib.secret import Secret
 from worker_lib.timeline import STATUSES, Timeline
 
 # Statuses of a `_native.Collective`.
@@ -71,10 +72,11 @@ class SessionState:
         policy: the skip policy at admission.
         timeout: seconds that a collective may take unless the call says otherwise.
         name: of the job.
-        sealed: its sums are sealed.
+        secret: of sealed sums, which `close` wipes; none, or an empty one, if they are not.
         timeline: takes all collectives; None: nobody does.
 
     Attributes:
+        sealed: sums are.
         rank, world_size, places: of `generation`; see `Session`.
         generation: the engine's number of the present membership.
         admitted: the skip policy that the ranks of this generation were admitted with.
@@ -92,7 +94,7 @@ class SessionState:
         policy: SkipPolicy,
         timeout: float,
         name: str,
-        sealed: bool = False,
+        secret: Secret | None = None,
         timeline: Timeline | None = None,
     ) -> None:
         self.rank = rank
@@ -100,7 +102,8 @@ class SessionState:
         self.places = tuple(range(world_size)) if monitor is None else monitor.generations[0].places
         self.timeout = timeout
         self.name = name
-        self.sealed = sealed
+        self.sealed = bool(secret)
+        self._secret = secret
         self.admitted = policy
         self.engine = engine
         self.monitor = monitor
@@ -342,6 +345,8 @@ class SessionState:
                 self._await_failover()
             self.engine.close()
             self._await_threads()
+            if self._secret is not None:
+                self._secret.wipe()
             self.leave(error)
             if self.timeline is not None:
                 self.timeline.close()

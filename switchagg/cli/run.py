@@ -103,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
     command = args.command_line[1:] if args.command_line[:1] == ["--"] else args.command_line
     from switchagg.launch.processes import CannotExecute
     from switchagg.launch.ranks import run_ranks, sealed_pipes, unusable
-    from worker_lib.secret import Secret, read_secret
+    from worker_lib.secret import fresh_secret, read_secret
 
     hosts = _hosts(args)
     _check(args, command)
@@ -119,7 +119,7 @@ def run(args: argparse.Namespace) -> int:
         signals = stack.enter_context(stop_signals())
         secret = None
         if args.seal:
-            secret = read_secret(True) if os.environ.get("SWITCHAGG_SEAL") else Secret(os.urandom(32))
+            secret = read_secret(True) if os.environ.get("SWITCHAGG_SEAL") else fresh_secret()
         watched: dict[int, Callable[[], None]] = {}
         common: dict[str, Any] = {
             "prefix": not args.no_prefix, "grace": args.grace, "say": _say, "signals": signals,

@@ -55,7 +55,7 @@ def main() -> int:
             count, first = order["count"], order["first"]
             pipes = []
             if order["secret"] is not None:
-                pipes = sealed_pipes(Secret(bytes.fromhex(order.pop("secret"))), count, stack)
+                pipes = sealed_pipes(Secret(bytearray.fromhex(order.pop("secret"))), count, stack)
             environments = [
                 common
                 | {"RANK": str(first + local), "LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(count)}

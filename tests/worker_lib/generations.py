@@ -108,7 +108,9 @@ class Cluster:
         self.switch.remove_job(old)
 
     def _engine(self, sock: BoundSocket, admission: dict[str, Any]) -> _native.Engine:
-        return _native.Engine(sock.native, _native.Admission(**admission), self.checked, self.secret)
+        return _native.Engine(
+            sock.native, _native.Admission(**admission), self.checked, bytearray(self.secret)
+        )
 
     def _admit(
         self, places: tuple[int, ...], first: int = 0

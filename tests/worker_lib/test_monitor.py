@@ -26,6 +26,10 @@ class Engine:
         self.lacks, self.broken, self.halted = lacks, False, False
         self.damage: int | None = 7
 
+    @property
+    def unhealed(self) -> int | None:
+        return self.damage
+
     def freeze(self) -> int:
         return 2
 

@@ -230,7 +230,7 @@ def test_another_secret_does_not_open(rng: random.Random) -> None:
     class Mixed(Cluster):
         def _engine(self, sock: Any, admission: dict[str, Any]) -> _native.Engine:
             own = SECRET if admission["rank"] else b"another secret of 32 bytes......"
-            return _native.Engine(sock.native, _native.Admission(**admission), False, own)
+            return _native.Engine(sock.native, _native.Admission(**admission), False, bytearray(own))
 
     xs = tensors(rng, 1, sparse=False)
     with Mixed(RANKS, switch=LyingSwitch(Lies())) as cluster:
@@ -426,6 +426,7 @@ def test_ranks_of_which_one_seals_hear_so(host: EmbeddedController, secret: str)
             try:
                 session.allreduce(np.ones(10, np.float32))
             except worker_lib.SwitchAggError as error:
+                ready.wait()  # a rank that leaves earlier is what the other hears of
                 return error
             return None
 

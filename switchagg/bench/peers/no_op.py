@@ -42,7 +42,7 @@ class NoOpEndpoint(SwitchaggEndpoint):
             slots=config.options["slots"],
             transport=config.options["transport"],
             check=False,
-            secret=joining.Secret(b""),
+            secret=joining.Secret(bytearray()),
             may_group=False,
             touch=False,
         )

@@ -1,5 +1,7 @@
 #include "switchagg/native/worker/check.h"
 
+#include <cstring>
+
 #include "switchagg/native/shared/wire.h"
 
 namespace switchagg {
@@ -32,8 +34,16 @@ PacketCheck::PacketCheck(uint32_t words, uint32_t workers, std::span<const uint3
     : kernels_(choose_lane_kernels()), words_(words), workers_(workers), nonce_(0), sums_(2) {
   for (Sum& sum : sums_) {
     sum.point = (uint64_t{secret[0]} << 32 | secret[1]) % kPrime;
+    sum.weights.reserve(words);  // none is left behind elsewhere
     for (const uint32_t word : secret.subspan(2, words)) sum.weights.push_back(static_cast<int32_t>(word));
     secret = secret.subspan(2 + words);
+  }
+}
+
+PacketCheck::~PacketCheck() {
+  for (Sum& sum : sums_) {
+    explicit_bzero(sum.weights.data(), sum.weights.size() * sizeof(int32_t));
+    explicit_bzero(&sum.point, sizeof(sum.point));
   }
 }
 

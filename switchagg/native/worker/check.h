@@ -27,6 +27,9 @@ class PacketCheck {
   // Of sealed packets, with secret_words() words of a keystream.
   PacketCheck(uint32_t words, uint32_t workers, std::span<const uint32_t> secret);
   uint32_t workers() const { return workers_; }
+  PacketCheck(const PacketCheck&) = delete;
+  PacketCheck& operator=(const PacketCheck&) = delete;
+  ~PacketCheck();  // wipes the weights
   static size_t secret_words(uint32_t words) { return 2 * (2 + size_t{words}); }
 
   // Extends the digest of what ranks have agreed on by more words of RESULTs.

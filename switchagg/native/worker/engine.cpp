@@ -87,6 +87,7 @@ std::unique_lock<std::mutex> Engine::contend() {
 
 void Engine::abandon() {
   abandoned_ = true;
+  wipe_keys();
   port_->abandon();
   forget_thread(thread_, mutex_, changed_);
 }
@@ -176,6 +177,7 @@ void Engine::close() {
   thread_.reset();
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return !driving_; });
+  wipe_keys();
   port_->abandon();  // now, because other references may live on, and a switch has a limited number of links
 }
 
@@ -531,10 +533,7 @@ bool Engine::build(Collective& c, uint64_t packet_number) {
     PlanHeader::encode(c.call, payload_words(), payload);
   }
   const bool padded = c.call.sealed && !is_or && owner.value_or(admission_.rank) == admission_.rank;
-  if (padded && !filled) {
-    std::fill_n(payload, 4 * size_t{payload_words()}, uint8_t{0});
-    filled = true;
-  }
+  if (padded && !std::exchange(filled, true)) std::fill_n(payload, 4 * size_t{payload_words()}, uint8_t{0});
   if (checked_ && filled) {
     std::fill(payload + 4 * size_t{payload_words()}, to + stride_, uint8_t{0});
     if (step.kind == Step::Kind::header) PlanHeader::protect(c.call, payload_words(), payload);

@@ -221,11 +221,9 @@ class Engine {
     auto lock = contend();
     return damage_;
   }
-  // The lowest packet number of which the RESULTs so far were wrong; also before this worker has asked for it twice.
-  std::optional<uint64_t> unhealed() {
-    auto lock = contend();
-    return damage_ || damaged_.empty() ? damage_ : std::optional(damaged_.begin()->first);
-  }
+  // The lowest packet number of which the RESULTs so far were wrong; also before this worker has asked for it twice. No header's,
+  // in which ranks may only have called different things.
+  std::optional<uint64_t> unhealed();
   // On rank 0: the next header makes all ranks freeze after its collective. When an engine has, it signals the eventfd
   // that set_pause_eventfd() gave.
   void request_pause() { pause_requested_ = true; }
@@ -306,6 +304,7 @@ class Engine {
   bool expire(int64_t now);
   void adopt(const Admission& admission);
   void make_check();
+  void wipe_keys();
   void exchange_nonces();
   void make_seal(const Collective& exchange);
   const PacketCheck& check_of(const Collective& c) const { return c.call.sealed ? *sealed_check_ : *check_; }
@@ -328,7 +327,7 @@ class Engine {
   Admission admission_;
   uint32_t stride_;
   const bool checked_;
-  const std::vector<uint8_t> secret_;
+  std::vector<uint8_t> secret_;  // zeros once the engine is closed
   std::optional<PacketCheck> check_, sealed_check_;
   std::optional<Seal> seal_;
   std::vector<Nonce> nonces_;

@@ -1,6 +1,7 @@
 // The engine in a change of membership, and from one switch to another (docs/protocol.md, sections 12 and 13).
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -224,7 +225,16 @@ void Engine::exchange_nonces() {
 void Engine::make_seal(const Collective& exchange) {
   if (nonces_[admission_.rank] != nonce_) return break_damaged(exchange.start);
   seal_.emplace(secret_, nonces_, admission_.rank, admission_.words);
-  sealed_check_.emplace(payload_words(), admission_.workers, seal_->secret_words(PacketCheck::secret_words(payload_words())));
+  std::vector<uint32_t> weights = seal_->secret_words(PacketCheck::secret_words(payload_words()));
+  sealed_check_.emplace(payload_words(), admission_.workers, weights);
+  explicit_bzero(weights.data(), 4 * weights.size());
+}
+
+// No thread drives any more.
+void Engine::wipe_keys() {
+  explicit_bzero(secret_.data(), secret_.size());
+  sealed_check_.reset();
+  seal_.reset();
 }
 
 // The collective that a packet is of, and the index of its step among the active ones. Null: it is of none any more, or its RESULT
@@ -308,6 +318,17 @@ void Engine::on_damaged(uint64_t packet_number, int64_t now) {
     damage_ = packet_number;
     if (pause_eventfd_ >= 0) signal_wake_up(pause_eventfd_);
   }
+}
+
+std::optional<uint64_t> Engine::unhealed() {
+  auto lock = contend();
+  if (damage_) return damage_;
+  for (const auto& [packet_number, times] : damaged_) {
+    size_t index = 0;
+    const Collective* const c = find(packet_number, &index);
+    if (c && c->active[index].kind != Step::Kind::header) return packet_number;
+  }
+  return std::nullopt;
 }
 
 void Engine::break_damaged(uint64_t packet_number) {

@@ -379,16 +379,16 @@ NB_MODULE(_native, m) {
   nb::class_<Engine>(m, "Engine")
       .def(
           "__init__",
-          [](Engine* self, Socket& socket, const Admission& admission, bool checked, const nb::bytes& secret) {
+          [](Engine* self, Socket& socket, const Admission& admission, bool checked, const nb::bytearray& secret) {
             const auto* first = static_cast<const uint8_t*>(secret.data());
-            const std::vector<uint8_t> copy(first, first + secret.size());
+            std::vector<uint8_t> copy(first, first + secret.size());  // the only one; the engine wipes it
             with_os_errors([&] {
               nb::gil_scoped_release release;  // a switch may be slow to answer
               if (!copy.empty()) require_crypto();
-              new (self) Engine(socket.take(admission), admission, {.checked = checked, .secret = copy});
+              new (self) Engine(socket.take(admission), admission, {.checked = checked, .secret = std::move(copy)});
             });
           },
-          "socket"_a, "admission"_a, "checked"_a = false, "secret"_a = nb::bytes("", 0))
+          "socket"_a, "admission"_a, "checked"_a = false, "secret"_a = nb::bytearray("", 0))
       .def(
           "submit",
           [](Engine& self, const Call& call, int64_t timeout_ns, bool background, uint32_t generation) {

@@ -59,6 +59,13 @@ Key hmac(std::span<const uint8_t> key, std::span<const uint8_t> message) {
   return out;
 }
 
+// Wipes a value in the end.
+template <typename T>
+struct Wiped {
+  T value;
+  ~Wiped() { explicit_bzero(&value, sizeof(value)); }
+};
+
 std::span<const uint8_t> bytes(std::string_view text) { return {reinterpret_cast<const uint8_t*>(text.data()), text.size()}; }
 
 }  // namespace
@@ -97,12 +104,12 @@ Seal::Seal(std::span<const uint8_t> secret, std::span<const Nonce> nonces, uint3
   message.resize(message.size() + 4);
   wire::store32(message.data() + kLabel.size(), ranks_);
   for (const Nonce& nonce : nonces) message.insert(message.end(), nonce.begin(), nonce.end());
-  const Key key = hmac(secret, message);
-  const Key pads = hmac(key, bytes("pads"));
-  pads_ = std::make_unique<Context>(pads);
-  weights_key_ = hmac(key, bytes("weights"));
+  Wiped<Key> key{hmac(secret, message)};
+  Wiped<Key> pads{hmac(key.value, bytes("pads"))};
+  pads_ = std::make_unique<Context>(pads.value);
+  weights_key_ = hmac(key.value, bytes("weights"));
   if (!has_aes_kernel()) return;
-  pads_by_kernel_ = expanded(pads);
+  pads_by_kernel_ = expanded(pads.value);
   const Block plus = first_block(0xFFFF, 0), minus = first_block(0xFFFE, 0);  // of no rank
   std::vector<uint32_t> one(words), other(words);
   pad_by_kernel(*pads_by_kernel_, plus.data(), minus.data(), zeros_.data(), words, one.data());
@@ -110,7 +117,10 @@ Seal::Seal(std::span<const uint8_t> secret, std::span<const Nonce> nonces, uint3
   if (one != other) throw std::runtime_error("AES-256 of this processor and of libcrypto differ");
 }
 
-Seal::~Seal() = default;
+Seal::~Seal() {
+  explicit_bzero(weights_key_.data(), weights_key_.size());
+  if (pads_by_kernel_) explicit_bzero(&*pads_by_kernel_, sizeof(AesKeys));
+}
 
 std::vector<uint32_t> Seal::secret_words(size_t count) const {
   const std::vector<uint8_t> zeros(4 * count);
@@ -119,6 +129,7 @@ std::vector<uint32_t> Seal::secret_words(size_t count) const {
   Context(weights_key_).run(block, zeros, stream.data());
   std::vector<uint32_t> words(count);
   for (size_t i = 0; i < count; ++i) words[i] = wire::load32(stream.data() + 4 * i);
+  explicit_bzero(stream.data(), stream.size());
   return words;
 }
 

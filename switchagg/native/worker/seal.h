@@ -26,9 +26,11 @@ class Seal {
  public:
   // `words`: K. `nonces`: those of all ranks, in order.
   Seal(std::span<const uint8_t> secret, std::span<const Nonce> nonces, uint32_t rank, uint32_t words);
-  ~Seal();
+  ~Seal();  // wipes the keys
+  Seal(const Seal&) = delete;
+  Seal& operator=(const Seal&) = delete;
 
-  // The first words of the keystream of weights.
+  // The first words of the keystream of weights; to be wiped after use.
   std::vector<uint32_t> secret_words(size_t count) const;
   // Adds this rank's pad to a contribution's words. `alone`: no other rank adds to them.
   void add_pad(uint64_t packet_number, bool alone, uint8_t* payload);
