@@ -378,5 +378,7 @@ class SessionState:
             self.timeline.abandon()
         if self.engine is not None:
             self.engine.abandon()
+        if self._secret is not None:
+            self._secret.wipe()
         if self.monitor is not None:
             self.monitor.abandon()
