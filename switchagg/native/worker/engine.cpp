@@ -794,9 +794,4 @@ uint64_t Engine::count_begun() const {
   return std::max(count, begun_before_break_);
 }
 
-uint64_t Engine::completed() {
-  auto lock = contend();
-  return completed_;
-}
-
 }  // namespace switchagg

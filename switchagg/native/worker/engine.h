@@ -240,7 +240,10 @@ class Engine {
   void fail_from(uint64_t begun);
   // Collectives of this generation so far that are begun, and that are complete.
   uint64_t begun();
-  uint64_t completed();
+  uint64_t completed() {
+    auto lock = contend();
+    return completed_;
+  }
 
   // Ends every collective as aborted. No buffer is used after this returns, and the engine accepts no more calls.
   void abort();
