@@ -35,6 +35,7 @@ class ControlledSwitch(LyingSwitch):
 
     largest_words = WORDS
     receive_buffer = 1 << 20
+    block = 0
     memory = ""
     warnings: tuple[str, ...] = ()
 
@@ -122,15 +123,7 @@ def run(host: Host, lies: Lies, secret: str, call: Call, seed: int) -> list[Outc
 
     def rank(r: int) -> list[bytes]:
         with worker_lib.connect(
-            host.server.url,
-            name,
-            r,
-            RANKS,
-            timeout=20,
-            seal=secret,
-            words=WORDS,
-            slots=SLOTS,
-            transport="udp",
+            host.server.url, name, r, RANKS, timeout=60, deadline=60, seal=secret, words=WORDS, slots=SLOTS
         ) as session:
             return [call(session, x).tobytes() for x in arrays(seed, r)]
 

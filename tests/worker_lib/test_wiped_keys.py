@@ -34,7 +34,7 @@ def ranks(url: str, job: str, secret: str, folder: str) -> None:
 
     def rank(r: int) -> None:
         with worker_lib.connect(
-            url, job, r, RANKS, timeout=20, seal=secret, words=WORDS, slots=SLOTS
+            url, job, r, RANKS, timeout=60, deadline=60, seal=secret, words=WORDS, slots=SLOTS
         ) as session:
             assert (session.allreduce(np.ones(1000, np.float32)) == RANKS).all()
             session.barrier()
