@@ -70,10 +70,9 @@ def take_in(told: dict[str, Any], run: Path) -> dict[str, Any]:
         told["alone"] = sorted(set(told["experiments"]) - in_all)
     elif set(new["experiments"]) & in_all:  # runs may be of different days
         told |= {"names": "NAME", "alone": []}
-        told |= {
-            kind: sum(each.get(kind) or 0.0 for each in told["experiments"].values())
-            for kind in ("seconds", "processor")
-        }
+        told["seconds"] = sum(each["seconds"] or 0.0 for each in told["experiments"].values())
+        each_s = [each.get("processor") for each in told["experiments"].values()]
+        told["processor"] = 0.0 if None in each_s else sum(each_s)  # not told where some is not known
     else:
         told["alone"] = sorted(set(told["experiments"]) - in_all) if told.get("names") == "all" else []
     return told
@@ -181,6 +180,9 @@ def main() -> None:
     told: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"experiments": {}}
     for run in args.runs:
         told = take_in(told, run)
+    for name, known in catalogue.load().items():  # a citation is put right without a new run
+        if name in told["experiments"]:
+            told["experiments"][name]["source"] = known.source
     if args.runs:
         RESULTS.parent.mkdir(exist_ok=True)
         RESULTS.write_text(json.dumps(told, indent=1) + "\n")
