@@ -75,8 +75,8 @@ def _wheel(python: str, sdist: Path, folder: Path) -> Path:
     with zipfile.ZipFile(found[0]) as wheel:
         names = wheel.namelist()
     missing = [each for each in INSIDE if not any(name.endswith(each) for name in names)]
-    if missing or any(name.endswith(".cpp") for name in names):
-        sys.exit(f"{found[0].name} lacks {missing}, or has C++ sources")
+    if missing or any(name.startswith("switchagg/native/") for name in names):
+        sys.exit(f"{found[0].name} lacks {missing}, or has the sources of its native modules")
     return found[0]
 
 
