@@ -1,6 +1,6 @@
 """Jobs at once, and TCP flows, over one link that is the bottleneck: shares, and Jain's fairness index.
 
-    sudo python scripts/link_fairness.py --jobs 2,4,8 --tcp 0,2 [--rate 100] [--queue 10] [--seconds 15]
+    sudo python -m scripts.link_fairness --jobs 2,4,8 --tcp 0,2 [--rate 100] [--queue 10] [--seconds 15]
 
     workers, TCP senders  (a network namespace)  --veth, rate-limited each way-->  switch, TCP receivers
 
