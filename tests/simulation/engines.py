@@ -237,7 +237,7 @@ class Engine:
     halted = property(lambda self: self._flag(1))
     broken = property(lambda self: self._flag(2))
     recovering = property(lambda self: self._flag(3))
-    damage = None  # packets have no check words
+    damage = unhealed = None  # packets have no check words
     pause_requested = property(lambda self: self._flag(4))
 
     def stats(self) -> dict[str, int]:
