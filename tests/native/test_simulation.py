@@ -154,8 +154,8 @@ def test_schedules_without_end_are_reported_with_their_seeds(library: Path) -> N
     assert "switchagg-ticker goes on and on" in found["failure"]
     found = run_seeds(library, 9001, 1, "a-tick-of-0-s", stuck=4)
     assert found["failed"] == 9001
+    # The stacks behind that are read while the thread runs: they may end anywhere, the process with them.
     assert found["failure"].startswith("no end after 4 s of real time: ")
-    assert "in _tick" in found["failure"]
 
 
 @pytest.mark.long  # up to thousands of schedules each
