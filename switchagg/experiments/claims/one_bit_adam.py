@@ -22,14 +22,15 @@ from switchagg.experiments.claims.training import (
     SEEDS,
     WORKERS,
     Adam,
+    Arrivals,
     Curve,
     Sums,
-    tuned,
+    rates_note,
+    steps_text,
+    tuned_ways,
 )
 from switchagg.experiments.experiment import Check, Experiment, Outcome
 from switchagg.experiments.runner import Runner
-from switchagg.report.plots import Plot
-from switchagg.report.table import Table
 
 STEPS: Final = 300
 WARM_UP: Final = 0.15  # of the steps
@@ -86,20 +87,16 @@ def train(
 def run(runner: Runner) -> Outcome:
     """Every method at its best rate, to Adam's loss."""
     steps, seeds = (30, 1) if runner.quick else (STEPS, SEEDS)
-    found = {}
-    for name, (make, warm_up) in METHODS.items():
-        way = partial(train, make=make, warm_up=warm_up, steps=steps)
-        found[name] = tuned(way, RATES[:1] if runner.quick else RATES, runner.seed, seeds)
-        runner.say(f"{name}: rate {found[name].rate:g}, loss {found[name].loss:.4f}")
+    ways = {
+        name: partial(train, make=make, warm_up=warm_up, steps=steps)
+        for name, (make, warm_up) in METHODS.items()
+    }
+    found = tuned_ways(runner, ways, RATES[:1] if runner.quick else RATES, seeds)
     adam = found["Adam"]
     # Adam's loss at the very end is a matter of luck.
     target = float(np.mean([curve[int(0.8 * len(curve))][1] for curve in adam.curves]))
-    reached = {name: each.steps_to(target) for name, each in found.items()}
-    means = {
-        name: float(np.mean([s for s in each if s is not None])) if None not in each else None
-        for name, each in reached.items()
-    }
-    new, old, plain = means["1-bit Adam"], means["Adam"], means["Adam, signs of gradients"]
+    arrivals = Arrivals(found, target)
+    new, old, plain = (arrivals.means[name] for name in ("1-bit Adam", "Adam", "Adam, signs of gradients"))
     fewer = adam.bits / found["1-bit Adam"].bits
     return Outcome(
         checks=[
@@ -107,7 +104,7 @@ def run(runner: Runner) -> Outcome:
                 f"1-bit Adam takes as many steps as Adam to a loss (at most {MARGIN:g} times as many, which "
                 "is ours)",
                 new is not None and old is not None and new <= MARGIN * old,
-                f"{_text(new)} and {_text(old)} to {target:.3f}, mean of {seeds} seeds",
+                f"{steps_text(new)} and {steps_text(old)} to {target:.3f}, mean of {seeds} seeds",
             ),
             Check(
                 f"and sends {FEWER:g} times fewer bits, the warm-up included",
@@ -118,51 +115,25 @@ def run(runner: Runner) -> Outcome:
             Check(
                 "Without frozen variance signs do worse: more steps than 1-bit Adam, or it does not arrive",
                 new is not None and (plain is None or plain > new),
-                f"{_text(plain)} against {_text(new)}",
+                f"{steps_text(plain)} against {steps_text(new)}",
             ),
         ],
         tables=[
-            Table(
-                f"Perceptron on digits, {WORKERS} workers, {steps} steps: steps to a held-out loss of "
-                f"{target:.3f}",
-                ("method", "rate", "steps, mean", "by seed", "loss at the end", "bits an element and step"),
-                [
-                    (
-                        name,
-                        each.rate,
-                        means[name],
-                        ", ".join(map(_text, reached[name])),
-                        each.spread,
-                        each.bits / adam.bits * 32,
-                    )
-                    for name, each in found.items()
-                ],
+            arrivals.table(
+                f"Perceptron on digits, {WORKERS} workers, {steps} steps: steps to a held-out loss of",
+                "method",
+                adam,
                 "Bits: of words that are not zero at all workers, magnitudes included.",
             )
         ],
-        plots=[
-            Plot(
-                "loss",
-                "Held-out loss, mean of seeds",
-                "steps",
-                "nats",
-                [each.series(name) for name, each in found.items()],
-                log_y=True,
-                lines=[("target", target)],
-            )
-        ],
-        numbers={"target": target, "fewer": fewer, "steps": reached},
+        plots=[arrivals.plot()],
+        numbers={"target": target, "fewer": fewer, "steps": arrivals.steps},
         notes=[
             "Steps are counted with all workers in one process; nothing is sent. The target is Adam's mean "
             "loss after 80 % of the steps.",
-            f"Every method takes the best of the rates {', '.join(map('{:g}'.format, RATES))} by its loss at "
-            "the end, with another seed.",
+            f"{rates_note('method', RATES)}.",
         ],
     )
-
-
-def _text(steps: float | None) -> str:
-    return "not reached" if steps is None else f"{steps:.0f}"
 
 
 EXPERIMENT = Experiment(

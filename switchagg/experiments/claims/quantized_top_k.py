@@ -16,11 +16,19 @@ from typing import Any, Final
 
 import numpy as np
 
-from switchagg.experiments.claims.training import EVERY, SEEDS, WORKERS, Curve, Sums, tuned
+from switchagg.experiments.claims.training import (
+    EVERY,
+    SEEDS,
+    WORKERS,
+    Arrivals,
+    Curve,
+    Sums,
+    rates_note,
+    steps_text,
+    tuned_ways,
+)
 from switchagg.experiments.experiment import Check, Experiment, Outcome
 from switchagg.experiments.runner import Runner
-from switchagg.report.plots import Plot
-from switchagg.report.table import Table
 
 STEPS: Final = 450
 RATES: Final = (0.025, 0.05, 0.1, 0.2)
@@ -66,18 +74,12 @@ def train(
 def run(runner: Runner) -> Outcome:
     """Every width at its best rate, to one loss."""
     steps, seeds = (30, 1) if runner.quick else (STEPS, SEEDS)
-    found = {}
-    for name, make in METHODS.items():
-        way = partial(train, make=make, steps=steps)
-        found[name] = tuned(way, RATES[1:2] if runner.quick else RATES, runner.seed, seeds)
-        runner.say(f"{name}: rate {found[name].rate:g}, loss {found[name].loss:.4f}")
+    ways = {name: partial(train, make=make, steps=steps) for name, make in METHODS.items()}
+    found = tuned_ways(runner, ways, RATES[1:2] if runner.quick else RATES, seeds)
     full = found["all, 32 bits"]
     target = float(np.mean([curve[len(curve) // 2][1] for curve in full.curves]))
-    reached = {name: each.steps_to(target) for name, each in found.items()}
-    means = {
-        name: float(np.mean([s for s in each if s is not None])) if None not in each else None
-        for name, each in reached.items()
-    }
+    arrivals = Arrivals(found, target)
+    means = arrivals.means
     wide = means["largest, 32 bits"]
     narrow = [means[name] for name in METHODS if "largest" in name and "32" not in name]
     to_loss = {name: (means[name] or np.inf) * found[name].bits for name in METHODS}
@@ -86,12 +88,12 @@ def run(runner: Runner) -> Outcome:
             Check(
                 "The largest elements, quantized too, still reach the loss that exact sums have half-way",
                 None not in narrow,
-                ", ".join(f"{name}: {_text(steps)}" for name, steps in means.items()),
+                ", ".join(f"{name}: {steps_text(steps)}" for name, steps in means.items()),
             ),
             Check(
                 f"Quantizing them takes no more than {MARGIN:g} times the steps (the bound is ours)",
                 wide is not None and all(each is not None and each <= MARGIN * wide for each in narrow),
-                ", ".join(_text(each) for each in narrow) + f" against {_text(wide)} in 32 bits",
+                ", ".join(steps_text(each) for each in narrow) + f" against {steps_text(wide)} in 32 bits",
             ),
             Check(
                 "and fewer bits to the loss, the fewer the narrower",
@@ -106,54 +108,21 @@ def run(runner: Runner) -> Outcome:
             ),
         ],
         tables=[
-            Table(
-                f"Perceptron on digits, {WORKERS} workers, momentum SGD: steps to a held-out loss of "
-                f"{target:.3f}",
-                (
-                    "what is sent",
-                    "rate",
-                    "steps, mean",
-                    "by seed",
-                    "loss at the end",
-                    "bits an element and step",
-                ),
-                [
-                    (
-                        name,
-                        each.rate,
-                        means[name],
-                        ", ".join(map(_text, reached[name])),
-                        each.spread,
-                        each.bits / full.bits * 32,
-                    )
-                    for name, each in found.items()
-                ],
+            arrivals.table(
+                f"Perceptron on digits, {WORKERS} workers, momentum SGD: steps to a held-out loss of",
+                "what is sent",
+                full,
                 f"The largest {SHARE:.0%} of the blocks of {BLOCK} elements at each worker. Bits: of words "
                 "that are not zero at all workers, norms included, bitmaps not.",
             )
         ],
-        plots=[
-            Plot(
-                "loss",
-                "Held-out loss, mean of seeds",
-                "steps",
-                "nats",
-                [each.series(name) for name, each in found.items()],
-                log_y=True,
-                lines=[("target", target)],
-            )
-        ],
-        numbers={"target": target, "steps": reached},
+        plots=[arrivals.plot()],
+        numbers={"target": target, "steps": arrivals.steps},
         notes=[
             "Steps are counted with all workers in one process; nothing is sent.",
-            f"Every width takes the best of the rates {', '.join(map('{:g}'.format, RATES))} by its loss at "
-            "the end, with another seed.",
+            f"{rates_note('width', RATES)}.",
         ],
     )
-
-
-def _text(steps: float | None) -> str:
-    return "not reached" if steps is None else f"{steps:.0f}"
 
 
 EXPERIMENT = Experiment(

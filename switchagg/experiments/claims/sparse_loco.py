@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from switchagg.experiments.claims.training import SEEDS, WORKERS, Adam, Curve, Sums, tuned
+from switchagg.experiments.claims.training import SEEDS, WORKERS, Adam, Curve, Sums, rates_note, tuned_ways
 from switchagg.experiments.experiment import Check, Experiment, Outcome
 from switchagg.experiments.runner import Runner
 from switchagg.report.plots import Plot, Series
@@ -101,11 +101,8 @@ def run(runner: Runner) -> Outcome:
         },
         "averaged, rotation in 4 bits": {"every": EVERY, "outer": (1.0, 0.0), "make": _narrow},
     }  # fmt: skip
-    found = {}
-    for name, given in ways.items():
-        way = partial(train, **given, steps=steps)
-        found[name] = tuned(way, RATES[2:3] if runner.quick else RATES, runner.seed, seeds)
-        runner.say(f"{name}: rate {found[name].rate:g}, loss {found[name].loss:.4f}")
+    runs = {name: partial(train, **given, steps=steps) for name, given in ways.items()}
+    found = tuned_ways(runner, runs, RATES[2:3] if runner.quick else RATES, seeds)
     dense = min((found[name] for name in found if name.startswith("DiLoCo")), key=lambda each: each.loss)
     in_claim = {f"SparseLoCo, {each:.0%}" for each in densities if each <= CLAIMED}
     sparse = {name: found[name] for name in found if name in in_claim}
@@ -148,8 +145,7 @@ def run(runner: Runner) -> Outcome:
         numbers={name: {"loss": each.loss, "bits": each.bits} for name, each in found.items()},
         notes=[
             "Steps are counted with all workers in one process; nothing is sent.",
-            f"Every way takes the best of the rates {', '.join(map('{:g}'.format, RATES))} by its loss at "
-            "the end, with another seed; DiLoCo also the better of two outer rates. The paper's models have "
+            f"{rates_note('way', RATES)}; DiLoCo also the better of two outer rates. The paper's models have "
             "hundreds of millions of parameters; this one has 51 thousand.",
             "Two bits are a sign and zero; the sum of four ranks' takes lanes of four bits. A word has eight "
             "of them and is sent if any rank has any: with single elements that is most words.",

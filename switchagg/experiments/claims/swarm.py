@@ -425,10 +425,8 @@ def run(runner: Runner) -> Outcome:
             f"Every method takes the best of the rates {', '.join(map('{:g}'.format, RATES))} for each order "
             "of the data, found with another seed.",
             "In the paper steps and meetings happen at rates of a Poisson process, and a worker averages "
-            "with "
-            "whoever is there. Here they go in rounds whose pairs are drawn beforehand, since a switch's "
-            "slots "
-            "are given to a pair in advance.",
+            "with whoever is there. Here they go in rounds whose pairs are drawn beforehand, since a "
+            "switch's slots are given to a pair in advance.",
         ],
         numbers={"rates": rates, "means": means, "clock": clock, "times": [r["times"] for r in results]},
     )

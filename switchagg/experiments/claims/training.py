@@ -6,7 +6,7 @@ reported are the curves of other seeds. No network changes them, since sums are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,7 +15,9 @@ import numpy.typing as npt
 
 from switchagg.experiments.claims.race import Dense
 from switchagg.experiments.lockstep import Lockstep
-from switchagg.report.plots import Series
+from switchagg.experiments.runner import Runner
+from switchagg.report.plots import Plot, Series
+from switchagg.report.table import Table
 
 Floats = npt.NDArray[np.float32]
 Curve = list[tuple[int, float]]
@@ -111,14 +113,85 @@ class Sums:
         return out
 
 
-def tuned(
-    run: Callable[[Any, float, int], tuple[Curve, float]], rates: Sequence[float], seed: int, seeds: int
-) -> Tuned:
-    """Tunes a way of training and runs it with other seeds.
+Way = Callable[[Any, float, int], tuple[Curve, float]]
+"""A way of training: of the task, a rate and a seed; returns the curve and the bits of a worker a step."""
 
-    Args:
-        run: called with the task, a rate and a seed; returns the curve and the bits of a worker a step.
+
+def tuned_ways(
+    runner: Runner, ways: Mapping[str, Way], rates: Sequence[float], seeds: int
+) -> dict[str, Tuned]:
+    """Tunes each way of training by name and runs it with other seeds."""
+    found = {}
+    for name, way in ways.items():
+        found[name] = _tuned(way, rates, runner.seed, seeds)
+        runner.say(f"{name}: rate {found[name].rate:g}, loss {found[name].loss:.4f}")
+    return found
+
+
+def rates_note(what: str, rates: Sequence[float]) -> str:
+    """Returns the sentence on how rates were found."""
+    return (
+        f"Every {what} takes the best of the rates {', '.join(map('{:g}'.format, rates))} by its loss at "
+        "the end, with another seed"
+    )
+
+
+class Arrivals:
+    """Ways of training, and the steps that each takes to one held-out loss.
+
+    Attributes:
+        steps: of each way, by seed.
+        means: over seeds; None where a seed did not arrive.
     """
+
+    def __init__(self, ways: Mapping[str, Tuned], target: float) -> None:
+        self._ways, self._target = ways, target
+        self.steps = {name: each.steps_to(target) for name, each in ways.items()}
+        self.means = {
+            name: float(np.mean([s for s in each if s is not None])) if None not in each else None
+            for name, each in self.steps.items()
+        }
+
+    def table(self, title: str, heading: str, full: Tuned, note: str) -> Table:
+        """Returns the table of the ways.
+
+        Args:
+            title: up to the loss. heading: of the ways.
+            full: the way whose workers send 32 bits an element and step.
+        """
+        headings = ("rate", "steps, mean", "by seed", "loss at the end", "bits an element and step")
+        rows = [
+            (
+                name,
+                each.rate,
+                self.means[name],
+                ", ".join(map(steps_text, self.steps[name])),
+                each.spread,
+                each.bits / full.bits * 32,
+            )
+            for name, each in self._ways.items()
+        ]
+        return Table(f"{title} {self._target:.3f}", (heading, *headings), rows, note)
+
+    def plot(self) -> Plot:
+        """Returns the curves of the ways, and the target."""
+        return Plot(
+            "loss",
+            "Held-out loss, mean of seeds",
+            "steps",
+            "nats",
+            [each.series(name) for name, each in self._ways.items()],
+            log_y=True,
+            lines=[("target", self._target)],
+        )
+
+
+def steps_text(steps: float | None) -> str:
+    """Returns a number of steps as people read it."""
+    return "not reached" if steps is None else f"{steps:.0f}"
+
+
+def _tuned(run: Way, rates: Sequence[float], seed: int, seeds: int) -> Tuned:
     task = Dense()
 
     def end(rate: float) -> float:
