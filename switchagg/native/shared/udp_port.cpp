@@ -35,12 +35,12 @@ union Control {
   char bytes[CMSG_SPACE(sizeof(int))];
 };
 
-}  // namespace
-
-// The block of a packet's slot, of so many slots each.
-static uint32_t block_of(const Segment& packet, uint32_t slots) {
+// The block of a packet's slot, of so many slots each; 0 is one block of all.
+uint32_t block_of(const Segment& packet, uint32_t slots) {
   return !slots || packet.size < wire::kHeaderBytes ? 0 : wire::load16(packet.data + wire::kSlotOffset) / slots;
 }
+
+}  // namespace
 
 sockaddr_in to_sockaddr(Endpoint e) {
   sockaddr_in a{};
@@ -237,7 +237,7 @@ void UdpPort::send(std::span<const Endpoint> to, std::span<const Segment> segmen
         if (s.size > t.size || t.bytes + s.size > kMaxBatchBytes) {
           if (t.count) break;  // a single oversized datagram is left to the kernel to refuse
         }
-        if (block_ && block_of(s, block_) != block) break;
+        if (block_of(s, block_) != block) break;
         if (s.data == end) {
           b.out_iov.back().iov_len += s.size;
         } else {

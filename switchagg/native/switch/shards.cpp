@@ -40,30 +40,26 @@ void Shards::add_job(const JobAdmission& job) {
 }
 
 void Shards::remove_job(uint16_t job) {
-  std::lock_guard guard(jobs_);
-  for (const auto& loop : loops_) loop->with_table([&](SlotTable& table) { table.remove_job(job); });
+  on_all([=](SlotTable& table) { table.remove_job(job); });
 }
 
 void Shards::fence(uint16_t job, uint32_t bits) {
-  std::lock_guard guard(jobs_);
-  for (const auto& loop : loops_) loop->with_table([&](SlotTable& table) { table.fence(job, bits); });
+  on_all([=](SlotTable& table) { table.fence(job, bits); });
 }
 
 void Shards::admit(uint16_t job, uint32_t bits) {
-  std::lock_guard guard(jobs_);
-  for (const auto& loop : loops_) loop->with_table([&](SlotTable& table) { table.admit(job, bits); });
+  on_all([=](SlotTable& table) { table.admit(job, bits); });
 }
 
 Counters Shards::counters() {
   Counters total{};
-  for (const auto& loop : loops_) add_counters(total, loop->with_table([](const SlotTable& table) { return table.counters(); }));
+  on_all([&](const SlotTable& table) { add_counters(total, table.counters()); });
   return total;
 }
 
 Counters Shards::unknown_job_counters() {
   Counters total{};
-  for (const auto& loop : loops_)
-    add_counters(total, loop->with_table([](const SlotTable& table) { return table.unknown_job_counters(); }));
+  on_all([&](const SlotTable& table) { add_counters(total, table.unknown_job_counters()); });
   return total;
 }
 

@@ -54,6 +54,12 @@ class Shards {
   Strays strays() const;
 
  private:
+  template <typename Function>
+  void on_all(Function&& function) {  // calls it with each table
+    std::lock_guard guard(jobs_);
+    for (const auto& loop : loops_) loop->with_table(function);
+  }
+
   std::mutex jobs_;  // so that all tables have the same jobs
   std::vector<std::unique_ptr<StrayQueue>> queues_;
   std::vector<std::unique_ptr<SwitchLoop>> loops_;

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <atomic>
-#include <bit>
 #include <cstdint>
 #include <cstring>
 #include <vector>
@@ -22,10 +21,10 @@ class StrayQueue {
   StrayQueue() : memory_(kBytes) {}
 
   void put(const Received& packet) {
-    const uint64_t need = sizeof(Entry) + rounded(packet.size), at = written_.load(std::memory_order_relaxed) % kBytes;
+    const uint64_t written = written_.load(std::memory_order_relaxed), at = written % kBytes;
+    const uint64_t need = sizeof(Entry) + rounded(packet.size);
     const uint64_t skipped = at + need > kBytes ? kBytes - at : 0;  // a packet lies in one piece
-    const uint64_t used = written_.load(std::memory_order_relaxed) - taken_.load(std::memory_order_acquire);
-    if (used + skipped + need > kBytes) {
+    if (written - taken_.load(std::memory_order_acquire) + skipped + need > kBytes) {
       ++dropped_;
       return;
     }
@@ -33,7 +32,7 @@ class StrayQueue {
     Entry* const to = entry(skipped ? 0 : at);
     *to = {packet.peer, packet.size, 0};
     packet.copy_to(reinterpret_cast<uint8_t*>(to + 1));
-    written_.store(written_.load(std::memory_order_relaxed) + skipped + need, std::memory_order_release);
+    written_.store(written + skipped + need, std::memory_order_release);
     ++put_;
   }
 
