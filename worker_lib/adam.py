@@ -22,7 +22,7 @@ import numpy.typing as npt
 from switchagg.errors import UsageError, require
 from worker_lib.compress import ErrorFeedback, Signs
 from worker_lib.compress.base import Compressor
-from worker_lib.outer import flat_parameter, put
+from worker_lib.outer import flat_parameter, flat_parameters, put
 from worker_lib.session import Session
 
 Floats = npt.NDArray[np.float32]
@@ -63,9 +63,7 @@ class CompressedAdam:
         compressor: Compressor | None = None,
     ) -> None:
         self._parameters = list(parameters)
-        flats = [flat_parameter(each, f"parameter {i}") for i, each in enumerate(self._parameters)]
-        if not flats:
-            raise UsageError("there are no parameters")
+        self._arrays, shapes = flat_parameters(self._parameters)
         whole = isinstance(warm_up, int) and not isinstance(warm_up, bool)
         require(whole and warm_up >= 1, "warm_up", repr(warm_up), "steps from 1")
         require(0 < rate < np.inf, "rate", repr(rate), "greater than 0")
@@ -76,8 +74,7 @@ class CompressedAdam:
         self._session, self._warm_up, self._betas = session, warm_up, betas
         self._epsilon, self._weight_decay = epsilon, weight_decay
         self._compressor = ErrorFeedback(Signs()) if compressor is None else compressor
-        self._compressor.lay_out([shape for _, shape in flats])
-        self._arrays = [flat for flat, _ in flats]
+        self._compressor.lay_out(shapes)
         self._x = np.concatenate(self._arrays)
         session.broadcast(self._x, root=0)
         put(self._arrays, self._x)

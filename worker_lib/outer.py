@@ -95,10 +95,7 @@ class OuterSteps:
         overlap: int = 0,
         mixing: float | None = None,
     ) -> None:
-        flats = [flat_parameter(each, f"parameter {i}") for i, each in enumerate(parameters)]
-        arrays = [flat for flat, _ in flats]
-        if not arrays:
-            raise UsageError("there are no parameters")
+        arrays, shapes = flat_parameters(parameters)
         _whole("every", every, 1, None)
         _whole("fragments", fragments, 1, min(len(arrays), every))
         _whole("overlap", overlap, 0, every - 1)
@@ -125,7 +122,7 @@ class OuterSteps:
                 fork = None if compressor is None else compressor.fork(number)
                 made = _Fragment(own, anchor, np.zeros_like(anchor), fork)
                 if fork is not None:
-                    fork.lay_out([flats[i][1] for i in chosen])
+                    fork.lay_out([shapes[i] for i in chosen])
                 self._fragments.append(made)
                 put(own, anchor)
 
@@ -223,6 +220,18 @@ class OuterSteps:
             put(fragment.arrays, self._mixing * mine + (1 - self._mixing) * fragment.anchor)
         else:
             put(fragment.arrays, fragment.anchor)
+
+
+def flat_parameters(parameters: Iterable[Any]) -> tuple[list[Floats], list[tuple[int, ...]]]:
+    """Returns flat views of the parameters' memory, and their shapes.
+
+    Raises:
+        UsageError: there are none, or as `flat_parameter`.
+    """
+    flats = [flat_parameter(each, f"parameter {i}") for i, each in enumerate(parameters)]
+    if not flats:
+        raise UsageError("there are no parameters")
+    return [flat for flat, _ in flats], [shape for _, shape in flats]
 
 
 def flat_parameter(x: Any, name: str, *, write: bool = True) -> tuple[Floats, tuple[int, ...]]:
