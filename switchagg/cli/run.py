@@ -102,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
     """
     command = args.command_line[1:] if args.command_line[:1] == ["--"] else args.command_line
     from switchagg.launch.processes import CannotExecute
-    from switchagg.launch.ranks import run_ranks, sealed_pipes, unusable
+    from switchagg.launch.ranks import free_port, rank_environments, run_ranks, sealed_pipes, unusable
     from worker_lib.secret import fresh_secret, read_secret
 
     hosts = _hosts(args)
@@ -130,10 +130,9 @@ def run(args: argparse.Namespace) -> int:
                 status = _run_on_hosts(args, hosts, command, secret, stack, common)
             else:
                 controller = args.controller or _start_switch(args, stack, watched)
-                environments = _local_environments(args, controller)
+                environment = _environment(args, os.environ, controller, "127.0.0.1", free_port())
                 pipes = [] if secret is None else sealed_pipes(secret, args.workers, stack)
-                for environment, pipe in zip(environments, pipes, strict=False):
-                    environment["SWITCHAGG_SEAL"] = f"fd:{pipe}"
+                environments = rank_environments(environment, args.workers, pipes)
                 status = run_ranks([command] * args.workers, environments, inherited=pipes, **common)
         except CannotExecute as error:
             _say(str(error))
@@ -246,14 +245,6 @@ def _environment(
         "SWITCHAGG_CONTROLLER": controller,
         "SWITCHAGG_JOB": args.job,
     }
-
-
-def _local_environments(args: argparse.Namespace, controller: str) -> list[dict[str, str]]:
-    from switchagg.launch.ranks import free_port
-
-    common = _environment(args, os.environ, controller, "127.0.0.1", free_port())
-    common["LOCAL_WORLD_SIZE"] = str(args.workers)
-    return [common | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(args.workers)]
 
 
 def _say(message: str) -> None:

@@ -126,6 +126,25 @@ def exit_status(child: Child) -> int:
     return child.status if child.status >= 0 else 128 - child.status
 
 
+def rank_environments(
+    common: Mapping[str, str], count: int, pipes: Sequence[int] = (), first: int = 0
+) -> list[dict[str, str]]:
+    """Returns an environment for each of the ranks of one host.
+
+    Args:
+        common: that of all ranks of the job.
+        pipes: of `sealed_pipes`, one for each rank; none where sums are not sealed.
+        first: number of the first of these ranks.
+    """
+    environments = [
+        {**common, "RANK": str(first + local), "LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(count)}
+        for local in range(count)
+    ]
+    for environment, pipe in zip(environments, pipes, strict=False):
+        environment["SWITCHAGG_SEAL"] = f"fd:{pipe}"
+    return environments
+
+
 def sealed_pipes(secret: Secret, count: int, stack: contextlib.ExitStack) -> list[int]:
     """Returns a pipe for each rank with the secret in it; this process and its ranks leave no core files."""
     _, most = resource.getrlimit(resource.RLIMIT_CORE)

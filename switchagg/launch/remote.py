@@ -20,7 +20,7 @@ from typing import IO, Any, Final
 
 import switchagg
 from switchagg.launch.processes import CONTROL, CannotExecute
-from switchagg.launch.ranks import free_port, run_ranks, sealed_pipes, unusable
+from switchagg.launch.ranks import free_port, rank_environments, run_ranks, sealed_pipes, unusable
 from switchagg.launch.signals import stop_signals
 from worker_lib.secret import Secret
 
@@ -56,17 +56,10 @@ def main() -> int:
             pipes = []
             if order["secret"] is not None:
                 pipes = sealed_pipes(Secret(bytearray.fromhex(order.pop("secret"))), count, stack)
-            environments = [
-                common
-                | {"RANK": str(first + local), "LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(count)}
-                for local in range(count)
-            ]
-            for environment, pipe in zip(environments, pipes, strict=False):
-                environment["SWITCHAGG_SEAL"] = f"fd:{pipe}"
             try:
                 return run_ranks(
                     [order["command"]] * count,
-                    environments,
+                    rank_environments(common, count, pipes, first),
                     prefix=order["prefix"],
                     grace=order["grace"],
                     say=_say,
