@@ -187,14 +187,8 @@ class Trace:
             name = f"rank {header.rank} of {header.world_size} on {header.host}"
             if several:
                 name = f"{header.job}: {name}"
-            yield {"ph": "M", "name": "process_name", "pid": index, "tid": 0, "args": {"name": name}}
-            yield {
-                "ph": "M",
-                "name": "process_sort_index",
-                "pid": index,
-                "tid": 0,
-                "args": {"sort_index": index},
-            }
+            yield _metadata("process_name", index, name=name)
+            yield _metadata("process_sort_index", index, sort_index=index)
             ends: list[int] = []  # of the lanes: what overlaps is shown side by side
             for record in sorted(self.records[index], key=lambda each: each.called):
                 end = max(record.called, record.begun, record.opened, record.ended)
@@ -202,13 +196,7 @@ class Trace:
                 if lane == len(ends):
                     ends.append(0)
                     thread = f"collectives {lane + 1}" if lane else "collectives"
-                    yield {
-                        "ph": "M",
-                        "name": "thread_name",
-                        "pid": index,
-                        "tid": lane,
-                        "args": {"name": thread},
-                    }
+                    yield _metadata("thread_name", index, lane, name=thread)
                 ends[lane] = end
                 yield from self._collective(index, lane, header.job, record, end)
 
@@ -285,6 +273,10 @@ class Trace:
                     )
                 )  # fmt: skip
         return sorted(found, key=lambda each: -each.seconds)[:_LONGEST]
+
+
+def _metadata(kind: str, pid: int, tid: int = 0, /, **args: Any) -> dict[str, Any]:
+    return {"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": args}
 
 
 def _moved(record: TimelineRecord, offset: int) -> TimelineRecord:
