@@ -25,6 +25,13 @@ BLOCK = 64  # elements
 SEED = 20261123
 
 
+def median_interval(values: np.ndarray) -> str:
+    """The median, and the 95 % interval of a bootstrap of it."""
+    drawn = np.random.default_rng(SEED).choice(values, (4000, values.size))
+    low, high = np.percentile(np.median(drawn, 1), [2.5, 97.5])
+    return f"{np.median(values):.3f} [{low:.3f}, {high:.3f}]"
+
+
 def inputs(data: str, elements: int, rank: int) -> tuple[np.ndarray, np.ndarray]:
     """A rank's elements, and a bool for each block that is not zero."""
     random = np.random.default_rng([SEED, rank])
@@ -93,14 +100,9 @@ def main() -> None:
         f"{options.blocks}"
     )
     for number, name in enumerate(KINDS):
-        ratios = times[:, number, 0] / times[:, 0, 0]
-        drawn = np.random.default_rng(SEED).choice(ratios, (4000, ratios.size))
-        low, high = np.percentile(np.median(drawn, 1), [2.5, 97.5])
+        ratio = median_interval(times[:, number, 0] / times[:, 0, 0])
         call, processor = np.median(times[:, number], 0)
-        print(
-            f"  {name:8}{call:9.2f} ms {processor:9.2f} ms of a processor   "
-            f"ratio {np.median(ratios):.3f} [{low:.3f}, {high:.3f}]"
-        )
+        print(f"  {name:8}{call:9.2f} ms {processor:9.2f} ms of a processor   ratio {ratio}")
 
 
 if __name__ == "__main__":

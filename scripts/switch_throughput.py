@@ -1,7 +1,7 @@
 """Measures a switch's packets a second and processor time: a job of one worker, windows in GSO trains.
 
-    python scripts/switch_throughput.py [--words 352] [--slots 1024] [--seconds 2] [--no-offload] [--latency]
-    python scripts/switch_throughput.py --threads 1,2,4 --rounds 15       in turn, all in one run
+    python -m scripts.switch_throughput [--words 352] [--slots 1024] [--seconds 2] [--no-offload] [--latency]
+    python -m scripts.switch_throughput --threads 1,2,4 --rounds 15       in turn, all in one run
 
 The sender (this process's Python thread) and the switch (native threads in it) share the cores; run it under
 `perf record -g` to see where time goes. "Gb/s a core" is what moves in a second of processor time, each way.
@@ -19,13 +19,13 @@ from dataclasses import dataclass
 import numpy as np
 import psutil  # type: ignore[import-untyped]
 
+from scripts.sum_times import median_interval
 from switchagg.cli.static_jobs import StaticJob, admit
 from switchagg.emulator.faults import Faults
 from switchagg.emulator.switch import Switch
 from switchagg.rules.slots import JobEntry, WorkerEntry
 from switchagg.wire.header import HEADER_BYTES, Header, Op, encode
 
-SEED = 20261125
 UDP_SEGMENT = 103
 UDP_GRO = 104
 MAX_TRAIN_BYTES = 65493  # longer ones are cut up on their way out, see native/shared/udp_port.h
@@ -134,15 +134,7 @@ def main() -> None:
         if threads != counts[0]:
             pairs = zip(all_of, runs[counts[0]], strict=True)
             ratios = [sum(a.switch) / a.packets / (sum(b.switch) / b.packets) for a, b in pairs]
-            print(f"  processor time a packet, over {counts[0]}: {_interval(ratios)}")
-
-
-def _interval(ratios: list[float]) -> str:
-    """The median, and the 95 % interval of a bootstrap of it."""
-    random = np.random.default_rng(SEED)
-    medians = np.median(random.choice(ratios, (2000, len(ratios))), axis=1)
-    low, high = np.quantile(medians, [0.025, 0.975])
-    return f"{statistics.median(ratios):.3f} [{low:.3f}, {high:.3f}]"
+            print(f"  processor time a packet, over {counts[0]}: {median_interval(np.array(ratios))}")
 
 
 if __name__ == "__main__":
