@@ -15,8 +15,9 @@ from tests.worker_lib.lying_switch import Lies, LyingSwitch
 from worker_lib import _native
 from worker_lib.plan import DType, Kind, ReduceOp
 
-from .conftest import DEVICES, close_device, make_device
+from .conftest import DEVICES
 from .engine import P4Engine, install_switch
+from .fuzz.open_device import open_device
 
 RANKS = 3
 
@@ -52,9 +53,8 @@ class DeviceSwitch(LyingSwitch):
 
 @pytest.fixture(scope="module", params=DEVICES)
 def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[P4Engine]:
-    dut = make_device(request.param, WORDS, tmp_path_factory.mktemp("sealed"))
-    yield P4Engine(dut, install_switch(dut), 1024)
-    close_device(dut)
+    with open_device(request.param, WORDS, tmp_path_factory.mktemp("sealed")) as dut:
+        yield P4Engine(dut, install_switch(dut), 1024)
 
 
 def test_a_sealed_sum_and_a_sealed_broadcast(engine: P4Engine) -> None:

@@ -10,17 +10,17 @@ import pytest
 from switchagg.wire.header import Op
 from tests.switchagg.conformance.scenario import Job
 
-from .conftest import DEVICES, close_device, make_device
+from .conftest import DEVICES
 from .engine import P4Engine, install_switch
+from .fuzz.open_device import open_device
 
 K = 64
 
 
 @pytest.fixture(scope="module", params=DEVICES)
 def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[P4Engine]:
-    dut = make_device(request.param, K, tmp_path_factory.mktemp("words"))
-    yield P4Engine(dut, install_switch(dut), 64)
-    close_device(dut)
+    with open_device(request.param, K, tmp_path_factory.mktemp("words")) as dut:
+        yield P4Engine(dut, install_switch(dut), 64)
 
 
 def test_every_word_has_its_place(engine: P4Engine) -> None:

@@ -5,12 +5,21 @@ from collections.abc import Iterator
 import pytest
 
 from switchagg.control.embedded import EmbeddedController
+from switchagg.emulator.faults import Faults
+from tests.seeds import seed_of_this_run
 
 
 @pytest.fixture(scope="module")
 def host() -> Iterator[EmbeddedController]:
     """A switch and its controller in this process, for all tests of a module."""
     with EmbeddedController() as controller:
+        yield controller
+
+
+@pytest.fixture(scope="module")
+def lossy() -> Iterator[EmbeddedController]:
+    """The same, with a switch that loses 2 % of the packets each way."""
+    with EmbeddedController(faults=Faults(loss=0.02, seed=seed_of_this_run())) as controller:
         yield controller
 
 

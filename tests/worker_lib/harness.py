@@ -34,12 +34,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
+
 import worker_lib
 from worker_lib.join import MemberStream
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 150.0  # seconds for anything
 _names = itertools.count()
+
+
+def several_sums(session: worker_lib.Session, seed: int) -> list[bytes]:
+    """The bits of sums of several sizes and widths, and of a broadcast."""
+    rng = np.random.default_rng([seed, session.rank])
+    results = []
+    for size, bits in ((1, 32), (1000, 8), (300_000, 32), (100_000, 16)):
+        x = rng.standard_normal(size).astype(np.float32)
+        x[rng.random(size) < 0.5] = 0
+        results.append(session.allreduce(x, bits=bits).tobytes())
+    results.append(session.broadcast(np.arange(5000) * (session.rank + 1), root=1).tobytes())
+    return results
 
 
 def ended(stream: MemberStream) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,6 @@ import numpy.typing as npt
 import pytest
 
 from switchagg.control.embedded import EmbeddedController
-from switchagg.emulator.faults import Faults
 from tests.seeds import seed_of_this_run
 from tests.worker_lib.harness import together
 from worker_lib import Session, UsageError
@@ -20,12 +18,6 @@ from worker_lib.compress import ErrorFeedback, Rotation, SharedExponent
 Array = npt.NDArray[np.float32]
 SIZES = (300, 700)
 RANKS = 3
-
-
-@pytest.fixture(scope="module")
-def lossy() -> Iterator[EmbeddedController]:
-    with EmbeddedController(faults=Faults(loss=0.02, seed=seed_of_this_run())) as controller:
-        yield controller
 
 
 def start(rank: int) -> list[Array]:

@@ -26,7 +26,7 @@ from switchagg.wire.header import Header, Op, decode, encode
 from tests.reference.link_end import RING, Claim, LinkEnd, Shape
 from tests.seeds import seed_of_this_run
 from tests.waiting import eventually
-from tests.worker_lib.harness import job_name, together
+from tests.worker_lib.harness import job_name, several_sums, together
 from worker_lib.join import Membership, join
 from worker_lib.session import Session
 
@@ -47,14 +47,7 @@ def alone(host: EmbeddedController, udp: socket.socket) -> Iterator[Membership]:
 
 
 def sums(session: Session, seed: int) -> tuple[str, list[bytes], int]:
-    rng = np.random.default_rng([seed, session.rank])
-    results = []
-    for size, bits in ((1, 32), (1000, 8), (300_000, 32), (100_000, 16)):
-        x = rng.standard_normal(size).astype(np.float32)
-        x[rng.random(size) < 0.5] = 0
-        results.append(session.allreduce(x, bits=bits).tobytes())
-    results.append(session.broadcast(np.arange(5000) * (session.rank + 1), root=1).tobytes())
-    return session.transport, results, session.stats()["packets_sent"]
+    return session.transport, several_sums(session, seed), session.stats()["packets_sent"]
 
 
 def test_the_same_bits_and_packets_as_over_udp(host: EmbeddedController) -> None:

@@ -17,7 +17,7 @@ from switchagg.errors import SwitchError, UsageError
 from tests.seeds import seed_of_this_run
 from tests.switchagg.emulator.plain_workers import PlainWorkers, reduce_rounds
 from tests.waiting import eventually
-from tests.worker_lib.harness import together
+from tests.worker_lib.harness import several_sums, together
 from worker_lib.session import Session
 
 SLOTS, WORDS, TRAIN = 512, 64, 48
@@ -101,23 +101,12 @@ def test_a_fenced_worker_is_shut_out_by_all_threads() -> None:
             assert workers.receive(1)[1] is None
 
 
-def sums(session: Session, seed: int) -> list[bytes]:
-    rng = np.random.default_rng([seed, session.rank])
-    results = []
-    for size, bits in ((1, 32), (1_000, 8), (300_000, 32), (100_000, 16)):
-        x = rng.standard_normal(size).astype(np.float32)
-        x[rng.random(size) < 0.5] = 0
-        results.append(session.allreduce(x, bits=bits).tobytes())
-    results.append(session.broadcast(np.arange(5000) * (session.rank + 1), root=1).tobytes())
-    return results
-
-
 def test_a_job_has_the_bits_that_one_thread_gives() -> None:
     seed = seed_of_this_run()
     found = []
     for threads in (1, 2, 3):
         with EmbeddedController(threads=threads) as host:
-            ranks = together(host.url, 3, sums, seed, transport="udp", slots=512)
+            ranks = together(host.url, 3, several_sums, seed, transport="udp", slots=512)
             assert ranks[0] == ranks[1] == ranks[2]
             found.append(ranks[0])
             if threads > 1:  # workers were told where their trains have to end
