@@ -33,6 +33,7 @@ from switchagg.control.http.routes import (
     check_query,
     job_routes,
     member_routes,
+    operation_id,
     streaming,
     switch_routes,
 )
@@ -56,11 +57,11 @@ def create_app(service: Service) -> FastAPI:
         redirect_slashes=False,
         docs_url=None,
         redoc_url=None,
-        generate_unique_id_function=lambda route: f"{route.name}_{'_'.join(map(str, route.tags))}",
+        generate_unique_id_function=operation_id,
     )
-    app.include_router(job_routes(service))
-    app.include_router(member_routes(service))
-    app.include_router(switch_routes(service))
+    # As they are, and not by include_router(): that makes all models again, now or at the first request.
+    for made in (job_routes(service), member_routes(service), switch_routes(service)):
+        app.router.routes.extend(made.routes)
     _add_others(app, service)
     _add_page(app)
     _add_failures(app)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, TypeVarTuple
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Security
 from fastapi.responses import JSONResponse, Response
+from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import Field
 
@@ -195,9 +196,18 @@ _STREAM: Final = (
 )
 
 
+def operation_id(route: APIRoute) -> str:
+    """Returns a route's name in the OpenAPI document."""
+    return f"{route.name}_{'_'.join(map(str, route.tags))}"
+
+
+def _router(prefix: str, tag: str) -> APIRouter:
+    return APIRouter(prefix=prefix, tags=[tag], generate_unique_id_function=operation_id)
+
+
 def job_routes(service: Service) -> APIRouter:
     """Returns the routes of jobs as a whole."""
-    routes = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+    routes = _router("/v1/jobs", "jobs")
     controller, in_thread = service.controller, service.in_thread
 
     @routes.post("", summary="Create a job", status_code=201, **answering(JobView, *_BODY, *_CREATE))
@@ -238,7 +248,7 @@ def job_routes(service: Service) -> APIRouter:
 
 def member_routes(service: Service) -> APIRouter:
     """Returns the routes of members: join, attach, leave, heartbeats, and changes of membership."""
-    routes = APIRouter(prefix="/v1/jobs/{name}/members", tags=["members"])
+    routes = _router("/v1/jobs/{name}/members", "members")
     controller = service.controller
 
     @routes.post("", summary="Join", **streaming(_STREAM, NDJSON, *_BODY, *_JOIN))
@@ -297,7 +307,7 @@ def member_routes(service: Service) -> APIRouter:
 
 def switch_routes(service: Service) -> APIRouter:
     """Returns the routes of switches, slots, counters and events."""
-    routes = APIRouter(prefix="/v1", tags=["switches"])
+    routes = _router("/v1", "switches")
     controller, in_thread = service.controller, service.in_thread
     drained = answering(answers.SwitchView, *_BODY, "not_found")
 

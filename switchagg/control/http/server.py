@@ -29,6 +29,7 @@ CLOSE_TIMEOUT: Final = 1.0  # seconds for the last answers when the service stop
 IDLE_TIMEOUT: Final = 30  # seconds that a connection may be idle between two requests
 
 _log = logging.getLogger(__name__)
+_making: Final = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +101,11 @@ class HttpServer:
     def start(self) -> None:
         """Makes the application, and begins to serve it, in a thread of its own.
 
-        It is made here, where the caller waits for it: two threads of CPython 3.11 that parse Python at a
-        time, as FastAPI does for it, can end with a `SystemError`.
+        It is made here, where the caller waits for it, and one at a time: two threads of CPython 3.11 that
+        parse Python at a time, as FastAPI does for it, can end with a `SystemError`.
         """
-        self._made = self._application(self._stop)
+        with _making:
+            self._made = self._application(self._stop)
         self._thread.start()
 
     def close(self) -> None:
