@@ -123,7 +123,7 @@ def tuned_ways(
     """Tunes each way of training by name and runs it with other seeds."""
     found = {}
     for name, way in ways.items():
-        found[name] = _tuned(way, rates, runner.seed, seeds)
+        found[name] = tuned(way, rates, runner.seed, seeds)
         runner.say(f"{name}: rate {found[name].rate:g}, loss {found[name].loss:.4f}")
     return found
 
@@ -191,7 +191,8 @@ def steps_text(steps: float | None) -> str:
     return "not reached" if steps is None else f"{steps:.0f}"
 
 
-def _tuned(run: Way, rates: Sequence[float], seed: int, seeds: int) -> Tuned:
+def tuned(run: Way, rates: Sequence[float], seed: int, seeds: int) -> Tuned:
+    """Tunes a way of training and runs it with other seeds."""
     task = Dense()
 
     def end(rate: float) -> float:
