@@ -65,10 +65,14 @@ def train(
     curve: Curve = [(0, task.loss(x))]
     for step in range(1, steps + 1):
         gradients = [task.gradient(x, seed, step, rank) for rank in range(WORKERS)]
-        task.update(x, sums.mean(gradients), state, rate)
+        task.update(x, sums.mean(gradients), state, rate, 0.9)
         if step % EVERY == 0:
             curve.append((step, task.loss(x)))
     return curve, sums.bits / steps
+
+
+def _fewer(times: float) -> str:
+    return f"{times:.1f} times fewer than all" if times else "not reached"
 
 
 def run(runner: Runner) -> Outcome:
@@ -101,7 +105,7 @@ def run(runner: Runner) -> Outcome:
                 < to_loss["largest, 6 bits a value"]
                 < to_loss["largest, 32 bits"],
                 ", ".join(
-                    f"{name}: {to_loss['all, 32 bits'] / bits:.1f} times fewer than all"
+                    f"{name}: {_fewer(to_loss['all, 32 bits'] / bits)}"
                     for name, bits in to_loss.items()
                     if name != "all, 32 bits"
                 ),

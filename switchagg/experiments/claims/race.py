@@ -55,9 +55,10 @@ class Way:
 
     Attributes:
         lanes: of the session itself, with `blocks`; for steps `make` or, without one, exact sums stand in.
-        make: makes a compressor from `worker_lib.compress` and a seed.
+        make: makes a compressor from `worker_lib.compress` and a seed; with `every`, of pseudo-gradients.
         every: local steps between two sums; 1 for gradients.
         outer: rate and momentum of the outer step.
+        momentum: of the dense model's update; 0 where what is summed has it already.
     """
 
     lanes: int | None = None
@@ -65,6 +66,7 @@ class Way:
     make: Callable[[Any, int], Any] | None = None
     every: int = 1
     outer: tuple[float, float] = (1.0, 0.0)
+    momentum: float = 0.9
 
 
 def _dithered(c: Any, seed: int) -> Any:
@@ -74,6 +76,19 @@ def _dithered(c: Any, seed: int) -> Any:
 
 def _top(c: Any, seed: int) -> Any:
     return c.ErrorFeedback(c.chain(c.TopBlocks(tau=0.05, block=16), c.Dithering(bits=8, block=64, seed=seed)))
+
+
+def _filtered(c: Any, seed: int) -> Any:
+    return c.EF21SGDM(
+        c.chain(c.TopBlocks(tau=0.05, block=16), c.Dithering(bits=8, block=64, seed=seed)), eta=0.1
+    )
+
+
+def _few(c: Any, seed: int) -> Any:
+    """SparseLoCo: 3 % of the elements in two bits, with error feedback that fades."""
+    return c.ErrorFeedback(
+        c.chain(c.TopBlocks(tau=0.03, block=1), c.Dithering(levels=1, block=1024, seed=seed)), decay=0.95
+    )
 
 
 WAYS: Final[dict[str, Way]] = {
@@ -86,6 +101,7 @@ WAYS: Final[dict[str, Way]] = {
     "rotation, 4 bit, EF": Way(make=lambda c, seed: c.ErrorFeedback(c.Rotation(bits=4, seed=seed))),
     "PowerSGD, rank 2, EF": Way(make=lambda c, seed: c.ErrorFeedback(c.PowerSGD(rank=2, seed=seed))),
     "top blocks, 5 %, 8 bit, EF": Way(make=_top),
+    "top blocks, 5 %, 8 bit, EF21-SGDM": Way(make=_filtered, momentum=0.0),
     "random blocks, 5 %, 8 bit, EF": Way(
         make=lambda c, seed: c.ErrorFeedback(
             c.chain(
@@ -94,6 +110,8 @@ WAYS: Final[dict[str, Way]] = {
         )
     ),
     "local SGD, 8 steps": Way(every=8),
+    "local SGD, 8 steps, 8 bit": Way(lanes=8, make=_dithered, every=8),
+    "SparseLoCo, 16 steps": Way(make=_few, every=16),
     "DiLoCo, 16 steps": Way(every=16, outer=(0.7, 0.9)),
 }
 
@@ -158,9 +176,11 @@ class Dense:
             slope = (slope @ layers[i].T) * (1 - seen[i // 2] ** 2)
         return np.concatenate(parts)
 
-    def update(self, x: Floats, gradient: Floats, state: dict[str, Floats], rate: float) -> None:
+    def update(
+        self, x: Floats, gradient: Floats, state: dict[str, Floats], rate: float, momentum: float
+    ) -> None:
         velocity = state.setdefault("velocity", np.zeros_like(x))
-        velocity *= np.float32(0.9)
+        velocity *= np.float32(momentum)
         velocity += gradient
         x -= np.float32(rate) * velocity
 
@@ -208,7 +228,14 @@ class Sparse:
         model.loss_and_gradient(model.views(x, s), batch, model.views(out, s))
         return out
 
-    def update(self, x: Floats, gradient: Floats, state: dict[str, Floats], rate: float) -> None:
+    def update(
+        self,
+        x: Floats,
+        gradient: Floats,
+        state: dict[str, Floats],
+        rate: float,
+        momentum: float,  # noqa: ARG002
+    ) -> None:
         sums = state.setdefault("sums", np.full_like(x, model.ADAGRAD_START))
         sums += gradient * gradient
         x -= np.float32(rate) * gradient / np.sqrt(sums)
@@ -247,9 +274,13 @@ def steps_to(
         gradients = [task.gradient(xs[r if local else 0], seed, step, r) for r in range(WORKERS)]
         if local:
             for x, state, gradient in zip(xs, states, gradients, strict=True):
-                task.update(x, gradient, state, rate)
+                task.update(x, gradient, state, rate, way.momentum)
             if step % way.every == 0:
-                moved = anchor - np.mean(xs, axis=0, dtype=np.float32)
+                moved = (
+                    anchor - np.mean(xs, axis=0, dtype=np.float32)
+                    if workers is None
+                    else workers.mean([anchor - x for x in xs])
+                )
                 outer, momentum = (np.float32(v) for v in way.outer)
                 velocity = momentum * velocity + moved
                 anchor = anchor - outer * (moved + momentum * velocity)
@@ -259,7 +290,7 @@ def steps_to(
             mean = (
                 np.mean(gradients, axis=0, dtype=np.float32) if workers is None else workers.mean(gradients)
             )
-            task.update(xs[0], mean.astype(np.float32, copy=False), states[0], rate)
+            task.update(xs[0], mean.astype(np.float32, copy=False), states[0], rate, way.momentum)
         if step % (way.every if local else LOOK) == 0:
             found = task.loss(anchor if local else xs[0])
             if not np.isfinite(found):
@@ -317,13 +348,11 @@ def find_steps(runner: Runner, name: str, names: Sequence[str], steps: int, seed
         return {"rate": best, "steps": each}
 
     found: dict[str, Any] = {"target": target, "dim": task.dim, "ways": {}}
-    known: dict[str, dict[str, Any]] = {}
+    known: dict[Way | str, dict[str, Any]] = {}
     for way_name in names:
         way = WAYS[way_name]
         # Ways that differ in what is skipped take the same steps.
-        alike = (
-            "exact" if way.make is None and way.every == 1 else str(id(way.make)) if way.lanes else way_name
-        )
+        alike = replace(way, lanes=None, blocks="") if way.lanes else way_name
         if alike not in known:
             known[alike] = runner.part(f"{name}: steps: {way_name}", partial(steps_of, way_name))
         found["ways"][way_name] = known[alike]
@@ -348,8 +377,16 @@ def timed(session: Any, given: dict[str, Any]) -> dict[str, list[float]]:
             compressor.lay_out(task.shapes)
         outer = None
         if way.every > 1:
+            rate, momentum = way.outer
+            bits = None if compressor else way.lanes or 32
             outer = OuterSteps(
-                session, [x], every=way.every, rate=way.outer[0], momentum=way.outer[1], bits=32
+                session,
+                [x],
+                every=way.every,
+                rate=rate,
+                momentum=momentum,
+                compressor=compressor,
+                bits=bits,
             )
         times = []
         for step in range(given["warm"] * way.every + given["steps"]):
@@ -359,7 +396,7 @@ def timed(session: Any, given: dict[str, Any]) -> dict[str, list[float]]:
             if outer is None:
                 how = {"compressor": compressor} if compressor else {"bits": way.lanes, "blocks": way.blocks}
                 session.allreduce(gradient, op="avg", **how)
-            task.update(x, gradient, state, 0.01)
+            task.update(x, gradient, state, 0.01, way.momentum)
             if outer is not None:
                 outer.step()
             if step >= given["warm"] * way.every:
@@ -416,7 +453,7 @@ def run(runner: Runner) -> Outcome:
 def kind_of(name: str) -> str:
     """Returns the one of `KINDS` that a way is."""
     way = WAYS[name]
-    return KINDS[0] if way.lanes is not None else KINDS[1] if way.every == 1 else KINDS[2]
+    return KINDS[2] if way.every > 1 else KINDS[0] if way.lanes is not None else KINDS[1]
 
 
 def _use(gains: Mapping[str, Mapping[str, float]]) -> Plot:
@@ -471,8 +508,8 @@ def outcome(steps: Mapping[str, Any], times: Mapping[str, Any]) -> Outcome:
             if DENSE in of:
                 kinds = {kind: [of[way] for way in of if kind_of(way) == kind] for kind in KINDS}
                 gains[f"{name}, {link}"] = {kind: of[DENSE] / min(t) for kind, t in kinds.items() if t}
-            own = [w for w in of if WAYS[w].lanes is not None]
-            others = [w for w in of if WAYS[w].lanes is None]
+            own = [w for w in of if kind_of(w) == KINDS[0]]
+            others = [w for w in of if kind_of(w) != KINDS[0]]
             if not own or not others:
                 continue
             first, other = min(own, key=lambda w, o=of: o[w]), min(others, key=lambda w, o=of: o[w])  # type: ignore[misc]

@@ -30,7 +30,7 @@ def test_gradients_are_their_losses(name: str) -> None:
     found, state = x.copy(), {}  # type: ignore[var-annotated]
     for step in range(1, 30):
         mean = np.mean([task.gradient(found, seed, step, r) for r in range(race.WORKERS)], axis=0)
-        task.update(found, mean.astype(np.float32), state, 0.1)
+        task.update(found, mean.astype(np.float32), state, 0.1, 0.9)
     assert task.loss(found) < task.loss(x) - 0.2
 
 
