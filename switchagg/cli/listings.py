@@ -340,7 +340,7 @@ def _events(args: argparse.Namespace) -> int:
 
     # A filter leaves few, so it gets all that there are.
     filtered = args.job is not None or args.kind is not None
-    found = client.events(args.since, MAX_EVENTS if filtered else args.limit)
+    found = client.events(args.since, MAX_EVENTS if filtered else args.limit, args.job)
     events = [event for event in found if wanted(event)][-args.limit :]
     if not args.follow:
         none = "nothing has happened yet" if not args.since and not filtered else "no such event"

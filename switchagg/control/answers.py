@@ -74,6 +74,8 @@ class RatesView(TypedDict):
     GBps: float | None
     """Bytes of tensors that are reduced, 10^9 a second."""
     packets_per_s: float | None
+    collectives: float | None
+    """A second, of one rank on average."""
     loss: float | None
     """Share of packets that were sent again."""
     skip_ratio: float | None

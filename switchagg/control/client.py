@@ -100,9 +100,10 @@ class ControllerClient:
 
     # Events.
 
-    def events(self, since: int = 0, limit: int = 200) -> list[dict[str, Any]]:
-        """Returns up to `limit` of the newest events after number `since`, oldest first."""
-        return list(self._call("GET", f"/v1/events?{urlencode({'since': since, 'limit': limit})}")["events"])
+    def events(self, since: int = 0, limit: int = 200, job: str | None = None) -> list[dict[str, Any]]:
+        """Returns up to `limit` of the newest events after number `since`, oldest first; `job`: only its."""
+        query = {"since": since, "limit": limit, **({} if job is None else {"job": job})}
+        return list(self._call("GET", f"/v1/events?{urlencode(query)}")["events"])
 
     def live(self) -> Iterator[dict[str, Any]]:
         """Yields a snapshot a second without end: ``now``, ``switches``, ``jobs``, new ``events``.

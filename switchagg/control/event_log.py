@@ -30,12 +30,17 @@ class EventLog:
         self.counts[entry.kind.value] += 1
         return event
 
-    def since(self, number: int, limit: int, tenant: Tenant) -> list[Event]:
-        """Returns up to `limit` events after `number`, oldest first, as a tenant may see; of 0 the newest."""
+    def since(self, number: int, limit: int, tenant: Tenant, job: str | None = None) -> list[Event]:
+        """Returns up to `limit` events after `number`, oldest first, as a tenant may see; of 0 the newest.
+
+        With `job` only those of jobs of this name.
+        """
         events = (
             event
             for event in reversed(self._events)
-            if event.number > number and (tenant.admin or event.tenant in (None, tenant.name))
+            if event.number > number
+            and (tenant.admin or event.tenant in (None, tenant.name))
+            and job in (None, event.job)
         )
         if number == 0:
             return list(islice(events, limit))[::-1]

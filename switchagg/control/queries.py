@@ -134,10 +134,12 @@ class Queries:
             ]
         return {"switch": dict(total), "switches": switches, "jobs": jobs}
 
-    def events(self, tenant: Tenant, since: int = 0, limit: int = 200) -> list[answers.EventView]:
-        """Returns events after number `since`, oldest first; with 0 the newest."""
+    def events(
+        self, tenant: Tenant, since: int = 0, limit: int = 200, job: str | None = None
+    ) -> list[answers.EventView]:
+        """Returns events after number `since`, oldest first; with 0 the newest; `job`: only its."""
         with self._core.lock:
-            return self._events(tenant, since, limit)
+            return self._events(tenant, since, limit, job)
 
     def history(self, tenant: Tenant, name: str, job_id: int | None = None) -> answers.HistoryView | None:
         """Returns a job's rates over the last ten minutes; None if there is no such job."""
@@ -309,8 +311,10 @@ class Queries:
     def _switches(self, tenant: Tenant) -> list[answers.SwitchView]:
         return [self.switch_view(name, tenant) for name in self._core.drivers]
 
-    def _events(self, tenant: Tenant, since: int, limit: int) -> list[answers.EventView]:
-        return [describe(event) for event in self._core.journal.events.since(since, limit, tenant)]
+    def _events(
+        self, tenant: Tenant, since: int, limit: int, job: str | None = None
+    ) -> list[answers.EventView]:
+        return [describe(event) for event in self._core.journal.events.since(since, limit, tenant, job)]
 
 
 def _sees(tenant: Tenant, job: Job) -> bool:

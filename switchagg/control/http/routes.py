@@ -147,6 +147,7 @@ SwitchName = Annotated[
 WaitingJob = Annotated[
     str | None, Query(max_length=MAX_NAME, description="Show the slots of this job that wait.")
 ]
+EventsJob = Annotated[str | None, Query(max_length=MAX_NAME, description="Only events of jobs of this name.")]
 Limit = Annotated[Annotated[int, Field(ge=1, le=MAX_EVENTS), Digits], Query()]
 Since = Annotated[
     Annotated[int, Field(ge=0, le=2**53), Digits], Query(description="Only events with a greater number.")
@@ -346,9 +347,12 @@ def switch_routes(service: Service) -> APIRouter:
         return JSONResponse(await service.of_switch(controller.queries.stats, tenant))
 
     @routes.get("/events", summary="Read the event log", **answering(answers.EventsView))
-    async def events(tenant: Narrowed, since: Since = 0, limit: Limit = 200) -> Response:
+    async def events(
+        tenant: Narrowed, since: Since = 0, limit: Limit = 200, job: EventsJob = None
+    ) -> Response:
         """Returns the newest events past `since`, oldest first."""
-        return JSONResponse({"events": await in_thread(controller.queries.events, tenant, since, limit)})
+        found = await in_thread(controller.queries.events, tenant, since, limit, job)
+        return JSONResponse({"events": found})
 
     said = "Server-sent events: `snapshot`, once a second, with `now`, `switches`, `jobs` and new `events`."
 

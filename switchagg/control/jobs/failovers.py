@@ -73,7 +73,7 @@ class Failovers:
         if job.change is not None:
             self._postpone(job)
         there = ", ".join(target.switches)
-        self._effects.log(EventKind.moved, f"job {job.name!r} goes over to {there}: {why}", job, switch=gone)
+        self._effects.log(EventKind.moving, f"job {job.name!r} goes over to {there}: {why}", job, switch=gone)
         for member in job.joined():
             self._remind(member)
         self._advance(job)

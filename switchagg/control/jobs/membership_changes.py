@@ -76,6 +76,8 @@ class MembershipChanges:
         if job.change is None:
             # It paused for a change that this controller does not know any more, or not yet.
             job.change = Change(ChangeReason.move, f"rank {member.rank} has paused")
+        if job.state is JobState.running:
+            self._effects.log(EventKind.paused, f"job {job.name!r} pauses: {job.change.why}", job)
         job.state = JobState.moving
         job.change.completed[member.rank] = completed
         if job.change.complete_to is not None:

@@ -70,6 +70,8 @@ class EventKind(StrEnum):
     shrunk = "shrunk"
     failed = "failed"
     ended = "ended"
+    paused = "paused"
+    moving = "moving"
     moved = "moved"
     policy = "policy"
     switch_up = "switch_up"

@@ -14,6 +14,8 @@ const LEVELS = {
   refused: "warn",
   shrunk: "warn",
   drained: "warn",
+  moving: "warn",
+  paused: "warn",
   moved: "info",
   policy: "info",
   reconciled: "info",
@@ -22,13 +24,14 @@ const LEVELS = {
 };
 
 let events = []; // newest first
+let epoch = 0; // counts the times that the log was replaced
 let quiet = true; // what was there before the page is not read out
 
 const filter = new Filter("event", "kind", redraw);
 const log = byId("events-log");
 const rows = new KeyedList(byId("events"), ({ event }) => event.n, row);
 
-const kindText = (kind) => kind.replaceAll("_", " ");
+export const kindText = (kind) => kind.replaceAll("_", " ");
 
 function row({ event }) {
   const where = [event.job, event.switch].filter(Boolean).join(" · ");
@@ -46,8 +49,8 @@ function row({ event }) {
   return { element, update };
 }
 
-/** Returns [{event, folded}]: a policy change holds the older ones of its job up to that job's next other event. */
-function fold(list) {
+/** Returns [{event, folded}] of events, newest first: a policy change holds the older ones of its job up to that job's next other event. */
+export function fold(list) {
   const found = [];
   const open = new Map(); // the newest foldable item of each job
   for (const event of list) {
@@ -80,9 +83,15 @@ function redraw() {
 /** Replaces the log, as after a new connection: the controller may have counted from 1 again. */
 export function resetEvents(list) {
   quiet = true;
+  epoch += 1;
   events = [];
   rows.update([]);
   addEvents(list);
+}
+
+/** The events of jobs with this job's tenant and name that are here, and a number that a new log changes. */
+export function eventsOf(job) {
+  return { epoch, events: events.filter((event) => event.job === job.name && event.tenant === job.tenant) };
 }
 
 /** Adds events of a snapshot; those that are there already are not added again. */

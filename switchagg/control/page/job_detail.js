@@ -1,9 +1,10 @@
-// The details below a job: its settings, its policy and why, four charts, its ranks, two buttons.
+// The details below a job: its settings, its policy and why, its timeline, four charts, its ranks, two buttons.
 
 import { TimeChart, lossScale, throughputScale, wholeScale } from "./chart.js";
 import { h, setText } from "./dom.js";
 import { count, duration, microseconds, percent, ranks, short, throughput } from "./format.js";
 import { MemberTable } from "./members.js";
+import { Timeline } from "./timeline.js";
 
 export function policyText(policy) {
   if (!policy) return "–";
@@ -56,6 +57,7 @@ export class JobDetail {
       chart("Blocks skipped", "skip_ratio", wholeScale, percent),
       chart("Density of a rank's blocks", "density", wholeScale, percent),
     ];
+    this.timeline = new Timeline();
     this.members = new MemberTable();
     this.why = h("p", { class: "why", hidden: true });
     this.element = h(
@@ -67,6 +69,7 @@ export class JobDetail {
         { class: "fact-list" },
         ...FACTS.map(([title], i) => h("div", title === "Why" ? { class: "long" } : {}, h("dt", {}, title), this.values[i])),
       ),
+      this.timeline.element,
       h("div", { class: "charts" }, ...this.charts.map((each) => each.element)),
       this.members.element,
       h("p", { class: "detail-buttons" }, this.drain, this.evict),
@@ -74,7 +77,7 @@ export class JobDetail {
   }
 
   remove() {
-    for (const chart of this.charts) chart.remove();
+    for (const chart of [this.timeline, ...this.charts]) chart.remove();
   }
 
   update(job, series) {
@@ -82,6 +85,7 @@ export class JobDetail {
     this.why.hidden = !job.why;
     setText(this.why, job.why ?? "");
     FACTS.forEach(([, value], i) => setText(this.values[i], value(job)));
+    this.timeline.update(job, series);
     for (const chart of this.charts) chart.update(series, job.now);
     this.members.update(job);
     this.drain.disabled = job.state === "draining";

@@ -35,7 +35,7 @@ class JobView {
     this.ranks = new RankStrip();
     this.rate = h("span", { class: "rate" });
     this.spark = new Sparkline("GBps", "Throughput over the last minutes");
-    const classes = ["number mid", "number mid", "number mid", "wide policy", "wide", "number wide"];
+    const classes = ["number mid", "number mid fine", "number mid fine", "wide policy", "wide", "number wide"];
     const cells = classes.map((name) => h("td", { class: name }));
     [this.loss, this.skip, this.density, this.policy, this.place, this.age] = cells;
     this.row = h(

@@ -6,7 +6,7 @@ export const WINDOW = 600; // seconds, as long as the controller's own history
 const SHORTEST = 60; // seconds that an axis shows at least
 const AT_ONCE = 3; // histories asked for at the same time, so that fifty jobs do not delay the live stream
 
-const FIELDS = ["GBps", "loss", "skip_ratio", "density"];
+const FIELDS = ["GBps", "loss", "skip_ratio", "density", "collectives"];
 const waiting = [];
 let running = 0;
 
@@ -26,7 +26,7 @@ const pointOf = (t, rates) => Object.fromEntries([["t", t], ...FIELDS.map((field
 
 export class Series {
   constructor() {
-    this.points = []; // {t, GBps, loss, skip_ratio, density}, null for "not known", oldest first
+    this.points = []; // {t, GBps, loss, …}, null for "not known", oldest first
     this.asked = null; // the generation whose history we have, or are getting
   }
 

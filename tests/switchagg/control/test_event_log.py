@@ -25,7 +25,11 @@ def test_events_are_numbered_and_told_apart() -> None:
     assert seen(OPEN, since=1) == ["two", "three"]
     assert seen(OPEN, since=1, limit=1) == ["two"]  # to go on from there
     assert seen(OPEN, limit=2) == ["two", "three"]  # the newest
-    assert log.counts == {"opened": 2, "switch_up": 1}
+    log.add(LogEvent(EventKind.lost, "other", "a", "another"), 4.0)
+    assert [event.text for event in log.since(0, 10, OPEN, "job")] == ["one", "two", "three"]
+    assert [event.text for event in log.since(0, 10, Tenant("a"), "another")] == ["other"]
+    assert log.since(0, 10, Tenant("b"), "another") == []
+    assert log.counts == {"opened": 2, "switch_up": 1, "lost": 1}
     assert describe(log.since(0, 9, OPEN)[0]) == {
         "n": 1,
         "time": 1.235,

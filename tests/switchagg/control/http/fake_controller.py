@@ -134,7 +134,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self._json({"switches": fake.switches})
             case ["v1", "events"]:
                 since, limit = int(query.get("since", "0")), int(query.get("limit", "100"))
-                self._json({"events": [each for each in fake.events if each["n"] > since][-limit:]})
+                named = [each for each in fake.events if query.get("job") in (None, each["job"])]
+                self._json({"events": [each for each in named if each["n"] > since][-limit:]})
             case ["healthz"]:
                 self._json({"status": "ok", "version": "0", "warnings": []})
             case _:

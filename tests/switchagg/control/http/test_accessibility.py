@@ -28,8 +28,8 @@ def fake() -> Iterator[FakeController]:
     with fake_controller() as running:
         running.jobs = [job("train"), job("other", state="queued")]
         running.switches = [switch(jobs=running.jobs[:1])]
-        running.add_event("opened", "Job train opened.", job="train")
-        running.add_event("lost", "Rank 3 was lost.", job="train", rank=3)
+        running.add_event("opened", "Job train opened.", job="train", tenant="default", switch="native")
+        running.add_event("lost", "Rank 3 was lost.", job="train", tenant="default", rank=3)
         yield running
 
 
@@ -50,7 +50,12 @@ def test_the_page(page: Page, fake: FakeController, width: int, theme: str) -> N
     page.wait(LIVE)
     page.wait("document.querySelectorAll('#events li').length === 2")
     page.click("tr.job button")
-    page.wait("document.querySelector('.detail')")
+    page.wait("document.querySelectorAll('.timeline .mark').length >= 3")
+    page.evaluate("document.querySelector('.timeline details').open = true")
+    page.wait("document.querySelectorAll('.timeline tbody tr').length === 2")
+    assert _findings(page) == []
+    page.open(f"{fake.url}/page/help.html")
+    page.wait("document.readyState === 'complete' && document.querySelector('.help')")
     assert _findings(page) == []
 
 

@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -319,7 +320,9 @@ def test_strangers_jobs_have_no_name(page: Page, fake: FakeController) -> None:
     )
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1440, "dark"), (800, "light"), (390, "light")])
+@pytest.mark.parametrize(
+    ("width", "scheme"), [(1440, "dark"), (1260, "light"), (820, "light"), (390, "light")]
+)
 def test_fifty_jobs_fit(page: Page, fake: FakeController, width: int, scheme: str, tmp_path: Path) -> None:
     fake.jobs = []
     fake.events = []
@@ -332,8 +335,12 @@ def test_fifty_jobs_fit(page: Page, fake: FakeController, width: int, scheme: st
     assert page.count("tr.job .ranks i") == 50 * 32
     page.click("tr.job .disclose")
     page.wait("document.querySelector('.detail .members tbody tr')")
-    # Nothing wider than the window, no text too faint to read.
+    # Nothing wider than the window or its frame, no text too faint to read.
     assert page.evaluate("document.documentElement.scrollWidth") == width
+    frame = page.evaluate(
+        "(({scrollWidth, clientWidth}) => [scrollWidth, clientWidth])(document.querySelector('#jobs-frame'))"
+    )
+    assert frame[0] == frame[1]
     assert page.evaluate(CONTRAST) == []
     assert page.errors == []
     page.screenshot(tmp_path / "page.png")
@@ -446,4 +453,108 @@ def test_policy_changes_of_a_job_are_one_line(page: Page, fake: FakeController) 
         "s.dispatchEvent(new Event('change')); })()"
     )
     page.wait("document.querySelectorAll('#events li').length === 11")
+    assert page.errors == []
+
+
+def has_a_past(fake: FakeController) -> None:
+    """A job of 1,500 s that was moved, lost a rank and took it back, after an earlier job of its name."""
+    now = time.time()
+
+    def add(ago: float, kind: str, text: str, place: str | None = "native", **fields: Any) -> None:
+        fake.add_event(kind, text, job="train", tenant="default", switch=place, time=now - ago, **fields)
+
+    add(9000, "job_created", "job 'train' of 9 workers", None)
+    add(8000, "failed", "an earlier job")
+    add(1500, "job_created", "job 'train' of 4 workers", None)
+    add(1480, "opened", "job 'train' runs with 4 workers", "rack-1")
+    for number in range(3):
+        add(1400 - 30 * number, "policy", f"blocks of {16 << number}", "rack-1")
+    add(900, "moving", "job 'train' goes over to native: switch 'rack-1' is down", "rack-1")
+    add(899.75, "moved", "job 'train' runs on native")
+    add(500, "lost", "rank 1 of job 'train' is lost: <b>silent</b> for 10 s", rank=1)
+    add(498, "shrunk", "job 'train' goes on with ranks 0, 2, 3")
+    add(200, "paused", "job 'train' pauses: rank 1 is back")
+    add(199.5, "joined", "job 'train' goes on with ranks 0, 1, 2, 3")
+    fake.jobs = [job("train", age=1500.0, on_loss="shrink")]
+    fake.history["train"] = [
+        {"t": now - 300 + second, "GBps": 0.5, "loss": 0.0, "collectives": 12.0} for second in range(300)
+    ]
+
+
+def bars(page: Page, lane: str) -> list[str]:
+    """The names of a timeline's bars, in order of time."""
+    found = page.evaluate(
+        f"[...document.querySelectorAll('.timeline .{lane}')].map(e => [+e.querySelector('rect')"
+        ".getAttribute('x'), e.querySelector('title').textContent.split(':')[0]])"
+    )
+    return [name for _, name in sorted(found)]
+
+
+def test_a_timeline(page: Page, fake: FakeController) -> None:
+    has_a_past(fake)
+    opened(page, fake)
+    page.wait("document.querySelector('tr.job')")
+    page.click("tr.job .disclose")
+    page.wait("document.querySelectorAll('.timeline .switch-bar').length === 2")
+    assert bars(page, "switch-bar") == ["rack-1", "native"]
+    states = ["joining", "running", "moving", "running", "paused", "running", "paused", "running"]
+    assert bars(page, "state-bar") == states
+    legend = page.text(".timeline-legend").splitlines()
+    assert legend[:3] == ["1 lost", "1 shrunk", "1 moving"]
+    assert "3 policy" in legend
+    assert "failed" not in page.text(".timeline")  # that was the earlier job
+    page.wait("document.querySelector('.rate-area').getAttribute('d').split('L').length > 250")
+    # Later events are added, and the job's state with it.
+    fake.add_event("drained", "job 'train' is being drained by default", job="train", tenant="default")
+    page.wait("document.querySelector('.timeline-legend').innerText.includes('1 drained')")
+    assert bars(page, "state-bar") == [*states, "draining"]
+    # Of the last ten minutes only what was then.
+    page.click(".timeline figcaption button")
+    page.wait("document.querySelectorAll('.timeline .switch-bar').length === 1")
+    assert bars(page, "state-bar") == ["running", "paused", "running", "paused", "running", "draining"]
+    assert page.errors == []
+
+
+def test_a_timeline_by_keyboard_and_as_a_list(page: Page, fake: FakeController) -> None:
+    has_a_past(fake)
+    opened(page, fake)
+    page.wait("document.querySelector('tr.job')")
+    page.click("tr.job .disclose")
+    page.wait("document.querySelectorAll('.timeline .switch-bar').length === 2")
+    label = "document.querySelector('.timeline svg').getAttribute('aria-label')"
+    assert page.evaluate(label).startswith("Timeline of job train: running, since ")
+    assert "1 lost, 1 shrunk, 1 moving, 1 moved" in page.evaluate(label)
+    page.evaluate("document.querySelector('.timeline svg').focus()")
+    page.press("ArrowLeft")
+    assert page.wait(label).endswith(
+        "joined: job 'train' goes on with ranks 0, 1, 2, 3, after 500 ms without sums"
+    )
+    for _ in range(3):
+        page.press("ArrowLeft")
+    assert page.text(".timeline-text").endswith("lost: rank 1 of job 'train' is lost: <b>silent</b> for 10 s")
+    assert page.evaluate("document.querySelector('.timeline .cross').getAttribute('visibility')") == "visible"
+    page.press("Escape")
+    assert page.text(".timeline-text") == ""
+    page.evaluate("document.querySelector('.timeline summary').focus()")
+    page.press("Enter")
+    page.wait("document.querySelectorAll('.timeline tbody tr').length === 9")
+    rows = page.evaluate(
+        "[...document.querySelectorAll('.timeline tbody tr')]"
+        ".map(r => [...r.cells].slice(1).map(c => c.innerText))"
+    )
+    assert rows[0] == ["0 ms", "job created", "job 'train' of 4 workers"]
+    assert rows[2][1:] == ["policy", "blocks of 64 (and 2 earlier changes)"]
+    assert rows[4] == ["10 min", "moved", "job 'train' runs on native, after 250 ms without sums"]
+    assert page.errors == []
+
+
+def test_help(page: Page, fake: FakeController) -> None:
+    opened(page, fake)
+    page.wait("document.querySelector('tr.job')")
+    page.click("tr.job .disclose")
+    page.wait("document.querySelector('.timeline-finer a')")
+    page.click(".timeline-finer a")
+    page.wait("document.querySelector('#trace')?.innerText.includes('switchagg trace timeline')")
+    page.click(".top-buttons a")
+    page.wait(LIVE)
     assert page.errors == []

@@ -7,14 +7,22 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
+import numpy as np
 import pytest
 
+import worker_lib
 from switchagg.cli.main import main
+from switchagg.control.controller import Controller
+from switchagg.control.drivers.embedded import EmbeddedDriver
 from switchagg.control.embedded import EmbeddedController
+from switchagg.control.jobs.records import OPEN, Tenant
+from switchagg.control.service import ControlServer
+from switchagg.emulator.switch import Switch
 from switchagg.wire.heartbeat import Heartbeat, Report
-from tests.browser import Page
+from tests.browser import Browser, Page
+from tests.worker_lib.test_changes import vanish
 from worker_lib.join import Membership, join
 
 LIVE = "document.querySelector('#connection')?.dataset.state === 'live'"
@@ -167,3 +175,101 @@ def test_the_commands_see_what_the_page_sees(
         event = rank.next_event(20)
         assert event is not None
         assert (event["event"], "evicted by default" in event["why"]) == ("evicted", True)
+
+
+@contextmanager
+def two_switches() -> Iterator[tuple[ControlServer, dict[str, str]]]:
+    """A controller of two switches, and the tokens of two tenants."""
+    with ExitStack() as stack:
+        drivers = [
+            EmbeddedDriver(stack.enter_context(Switch("127.0.0.1", 0, capacity=4096)), 4096, name=name)
+            for name in ("left", "right")
+        ]
+        server = ControlServer(Controller(drivers))
+        stack.callback(server.close)
+        server.start()
+        tenants = server.controller.tenants
+        yield server, {name: tenants.add(name) for name in ("alice", "bob")}
+
+
+def until_told(session: worker_lib.Session, told: threading.Event, gone: threading.Event) -> None:
+    """Sums until rank 0 was told to end; rank 1 ends without a word as soon as it is to be `gone`."""
+    while True:
+        if session.places[session.rank] == 1 and gone.is_set():
+            return vanish(session)
+        x = np.full(1000, session.rank == 0 and told.is_set(), np.int32)
+        try:
+            session.allreduce(x)
+        except worker_lib.WorkerLostError:
+            continue
+        if x[0]:
+            return None
+        time.sleep(0.005)
+
+
+def test_the_timeline_of_a_job_that_loses_a_rank_and_moves(page: Page, chromium: Browser) -> None:
+    told, gone = threading.Event(), threading.Event()
+    kinds = "[...document.querySelectorAll('.timeline tbody .kind')].map((cell) => cell.textContent)"
+
+    def timeline_of(tab: Page, url: str, token: str) -> None:
+        tab.open(url)
+        tab.wait("document.querySelector('#token')?.open")
+        tab.type(token)
+        tab.press("Enter")
+        tab.wait("document.querySelectorAll('tr.job').length === 1")
+        tab.click("tr.job .disclose")
+        tab.wait("document.querySelector('.timeline')")
+        tab.evaluate("document.querySelector('.timeline details').open = true")
+
+    with two_switches() as (server, tokens), ThreadPoolExecutor(5) as pool:
+
+        def rank(number: int) -> None:
+            with worker_lib.connect(
+                server.url, "train", number, 3, credential=tokens["alice"], transport="udp", on_loss="shrink"
+            ) as session:
+                until_told(session, told, gone)
+
+        def other(number: int) -> None:
+            with worker_lib.connect(server.url, "train", number, 2, credential=tokens["bob"]):
+                told.wait(120)
+
+        running = [pool.submit(rank, number) for number in range(3)]
+        running += [pool.submit(other, number) for number in range(2)]
+        try:
+            timeline_of(page, server.url, tokens["alice"])
+            page.wait(f"{kinds}.join() === 'job created,opened'")
+            page.wait(
+                r"/, \d[\d.]* collectives\/s$/.test(document.querySelector('.timeline-figures').innerText)"
+            )
+            gone.set()
+            page.wait(f"{kinds}.join() === 'job created,opened,lost,shrunk'")
+            job = server.controller.queries.job(Tenant("alice"), "train")
+            assert job is not None
+            assert job["switch"] is not None
+            server.controller.drain_switch(OPEN, job["switch"])
+            page.wait(f"{kinds}.join() === 'job created,opened,lost,shrunk,moving,moved'")
+            page.wait("document.querySelectorAll('.timeline .switch-bar').length === 2")
+            bars = (
+                "[...document.querySelectorAll('.timeline .switch-bar text')].map((text) => text.textContent)"
+            )
+            assert sorted(page.evaluate(bars)) == ["left", "right"]
+            said = page.text(".timeline tbody")
+            assert "rank 1 of job 'train' is lost: its process ended" in said
+            assert "goes on with ranks 0, 2" in said
+            assert said.count(" without sums") == 2
+            # A tab that is opened only now has all of it from the log.
+            again, stranger = chromium.page(), chromium.page()
+            timeline_of(again, server.url, tokens["alice"])
+            again.wait(f"{kinds}.join() === 'job created,opened,lost,shrunk,moving,moved'")
+            # Another tenant's job of the same name has its own events only.
+            timeline_of(stranger, server.url, tokens["bob"])
+            stranger.wait(f"{kinds}.includes('opened')")
+            assert {"lost", "shrunk"}.isdisjoint(stranger.evaluate(kinds))
+            assert "rank 1" not in stranger.evaluate("document.body.textContent")
+            for tab in (page, again, stranger):  # of each there is the answer that asked for a token
+                assert [said for said in tab.errors if "401 (Unauthorized)" not in said] == []
+        finally:
+            gone.set()
+            told.set()
+        for each in running:
+            each.result(60)

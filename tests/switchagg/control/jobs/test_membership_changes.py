@@ -8,7 +8,15 @@ from typing import Any, Final
 import pytest
 
 from switchagg.control.jobs.book import JobBook
-from switchagg.control.jobs.effects import AnswerJoin, AnswerStep, ChangeStep, Fence, Install, Remove
+from switchagg.control.jobs.effects import (
+    AnswerJoin,
+    AnswerStep,
+    ChangeStep,
+    Fence,
+    Install,
+    LogEvent,
+    Remove,
+)
 from switchagg.control.jobs.job import Member
 from switchagg.control.jobs.membership_changes import DOWN_PATIENCE
 from switchagg.control.jobs.records import JobState, MemberState, OnLoss
@@ -163,6 +171,11 @@ def test_a_rank_comes_back_at_the_next_pause() -> None:
     assert refused(jobs, "a", request(1, 3)).code == "rank_taken"
     done = change(jobs, [two, zero], completed=12)
     assert only(done, AnswerJoin) == [AnswerJoin(back)]
+    logged = [(note.kind.value, note.text) for note in only(done, LogEvent)]
+    assert logged == [
+        ("paused", "job 'a' pauses: rank 1 is back"),
+        ("joined", "job 'a' goes on with ranks 0, 1, 2: rank 1 is back"),
+    ]
     assert back.admission is not None
     assert (back.admission.places, back.admission.rank) == ((0, 1, 2), 1)
     assert zero.job.members[1] is back

@@ -63,8 +63,8 @@ def test_a_job_leaves_a_switch_that_is_down_as_soon_as_another_is_up() -> None:
     jobs.switch_up("b", Reconciled())
     assert zero.job.failover is not None
     assert zero.job.failover.target.switches == ("b",)
-    moved = [note.text for note in only(jobs.poll(), LogEvent) if note.kind is EventKind.moved]
-    assert moved == ["job 'a' goes over to b: switch 'a' is down: connection refused"]
+    moving = [note.text for note in only(jobs.poll(), LogEvent) if note.kind is EventKind.moving]
+    assert moving == ["job 'a' goes over to b: switch 'a' is down: connection refused"]
 
 
 def test_a_job_leaves_a_switch_that_is_down_as_soon_as_another_has_room() -> None:
