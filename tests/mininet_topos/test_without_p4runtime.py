@@ -12,7 +12,7 @@ import pytest
 
 from switchagg.errors import UsageError
 from switchagg.topo import mininet_module
-from tests.switchagg.control.drivers.rack import _ALONE, REPOSITORY, has_namespaces
+from tests.switchagg.control.drivers.rack import ALONE, REPOSITORY, has_namespaces
 
 _HIDE = """
 import sys
@@ -29,7 +29,7 @@ def _topo(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     (folder / "sitecustomize.py").write_text(_HIDE)
     path = os.pathsep.join([str(folder), str(REPOSITORY), *sys.path])
     return subprocess.run(
-        ["unshare", *_ALONE, sys.executable, "-m", "switchagg.cli.main", "topo", *words],
+        ["unshare", *ALONE, sys.executable, "-m", "switchagg.cli.main", "topo", *words],
         capture_output=True,
         text=True,
         check=False,

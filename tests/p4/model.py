@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -13,7 +14,8 @@ from switchagg.p4program.program import MulticastGroup, TableEntry, Target
 
 from .device_under_test import Frame
 
-PROGRAMS: Final = Path(__file__).parents[2] / "p4"
+PROGRAMS: Final = Path(os.environ.get("SWITCHAGG_P4_PROGRAMS") or Path(__file__).parents[2] / "p4")
+"""Ours, or a changed copy of them (docs/tutorials/p4-change.md)."""
 
 
 class Model:

@@ -32,7 +32,7 @@ MGMT_IP = "10.9.0.254"
 CPU_PORT = 510
 
 # Processes too, so that none outlives the first of them.
-_ALONE = ("-rnpf", "--mount-proc", "--kill-child")
+ALONE = ("-rnpf", "--mount-proc", "--kill-child")
 
 
 @functools.cache
@@ -41,14 +41,14 @@ def has_namespaces() -> bool:
     if not all(shutil.which(each) for each in ("unshare", "nsenter", "ip", "ethtool")):
         return False
     line = "ip link add wire0 type veth peer name wire1 && ip link add bridge0 type bridge"
-    probe = subprocess.run(["unshare", *_ALONE, "sh", "-c", line], capture_output=True, check=False)
+    probe = subprocess.run(["unshare", *ALONE, "sh", "-c", line], capture_output=True, check=False)
     return probe.returncode == 0
 
 
 def in_namespace(module: str, *arguments: str, timeout: float = 100) -> Any:
     """Runs a module of the tests in a namespace of its own; the JSON of its last line."""
     run = subprocess.run(
-        ["unshare", *_ALONE, sys.executable, "-m", module, *arguments],
+        ["unshare", *ALONE, sys.executable, "-m", module, *arguments],
         capture_output=True,
         text=True,
         check=False,

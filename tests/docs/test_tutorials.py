@@ -1,0 +1,108 @@
+"""The tutorials, block by block, each in one folder: files are written, commands run, output is compared.
+
+A page runs up to its line `<!-- long -->`, and in `make test-long` to its end.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from switchagg.errors import UsageError
+from switchagg.topo import mininet_module
+from tests.switchagg.control.drivers.rack import ALONE, has_namespaces
+
+REPOSITORY = Path(__file__).parents[2]
+PAGES = {path.stem: path.read_text() for path in sorted((REPOSITORY / "docs" / "tutorials").glob("*.md"))}
+LONG = "<!-- long -->\n"
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BINARIES = Path(sys.executable).parent
+MODULES = {"first-hour": "lark", "rack": "finsy", "pytorch-job": "torch", "p4-change": "lark"}
+PROGRAMS = {"pytorch-job": "git", "p4-change": "git"}
+
+
+@functools.cache
+def _no_mininet() -> str:
+    if not has_namespaces():
+        return "no network namespaces with bridges here (unshare, nsenter, ip, ethtool)"
+    try:
+        mininet_module.load()
+    except UsageError as error:
+        return str(error)
+    return ""
+
+
+def _skip_without_what_it_needs(page: str) -> None:
+    if not (BINARIES / "switchagg").exists():
+        pytest.skip("switchagg is not installed beside this Python")
+    if page in MODULES and importlib.util.find_spec(MODULES[page]) is None:
+        pytest.skip(f"{MODULES[page]} is not installed here")
+    if page in PROGRAMS and shutil.which(PROGRAMS[page]) is None:
+        pytest.skip(f"{PROGRAMS[page]} is not on PATH")
+    if page == "rack" and _no_mininet():
+        pytest.skip(_no_mininet())
+
+
+def _follow(page: str, text: str, folder: Path) -> None:
+    """Does what a page says. Networks of Mininet are built in a namespace, beside those of other tests."""
+    _skip_without_what_it_needs(page)
+    blocks = BLOCK.findall(text)
+    assert [kind for kind, _ in blocks].count("sh") > 1
+    environment = os.environ | {"PATH": f"{BINARIES}:{os.environ['PATH']}", "CHECKOUT": str(REPOSITORY)}
+    shell = [*(["unshare", *ALONE] if page == "rack" else []), "bash", "-e", "-o", "pipefail", "-c"]
+    said = ""
+    try:
+        for kind, content in blocks:
+            match kind:
+                case "python":
+                    name = re.match(r"# (\w+\.py)\n", content)
+                    assert name, content
+                    (folder / name[1]).write_text(content)
+                case "sh":
+                    with (folder / "said").open("wb") as out:
+                        run = subprocess.run(
+                            [*shell, content],
+                            cwd=folder,
+                            env=environment,
+                            stdin=subprocess.DEVNULL,
+                            stdout=out,
+                            stderr=out,
+                            check=False,
+                            timeout=240,
+                        )
+                    said = (folder / "said").read_text()
+                    assert run.returncode == 0, f"{content}\n{said}"
+                case "text":
+                    for line in content.splitlines():
+                        assert line in said, f"{line!r} is not in\n{said}"
+                case _:
+                    assert kind == "console"
+    finally:
+        if (folder / "host.pid").exists():
+            subprocess.run(
+                ["kill", (folder / "host.pid").read_text().strip()], check=False, capture_output=True
+            )
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block(page: str, tmp_path: Path) -> None:
+    _follow(page, PAGES[page].partition(LONG)[0], tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("page", [page for page, text in PAGES.items() if LONG in text])
+def test_every_block_to_the_end(page: str, tmp_path: Path) -> None:
+    _follow(page, PAGES[page], tmp_path)
+
+
+def test_tutorials_are_in_the_navigation() -> None:
+    navigation = (REPOSITORY / "mkdocs.yml").read_text()
+    assert [page for page in PAGES if f": tutorials/{page}.md\n" not in navigation] == []
