@@ -272,10 +272,13 @@ def checkpoint_resharded() -> Any:
 @case("checkpoint (DCP): async_save")
 def checkpoint_async() -> Any:
     given = _state(Shard(0), values=True)
-    saved = dcp.async_save(given, checkpoint_id=shared_folder() / "state")
+    own = dist.new_group()  # DCP's thread and this one would start collectives of one group in any order
+    saved = dcp.async_save(given, checkpoint_id=shared_folder() / "state", process_group=own)
     x = torch.ones(5)
-    dist.all_reduce(x)  # training goes on
+    for _ in range(20):
+        dist.all_reduce(x)  # training goes on
     saved.result()
+    same(x, torch.full((5,), 2.0**20))
     state = _state(Shard(0), values=False)
     dcp.load(state, checkpoint_id=shared_folder() / "state")
     return [x, *_check_loaded(state)]

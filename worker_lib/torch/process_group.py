@@ -52,6 +52,7 @@ def register() -> None:
         raise UsageError("this PyTorch has no torch.distributed with gloo, which switchagg builds on")
     if NAME not in dist.Backend.backend_list:
         dist.Backend.register_backend(NAME, _make, extended_api=True, devices=device.kinds())
+        versions.allow_monitored_barrier(SwitchGroup)
 
 
 def _make(given: Any, options: Any) -> SwitchGroup:

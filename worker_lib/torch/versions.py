@@ -9,6 +9,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import torch
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 OLDEST: Final = (2, 4)
 _NEWEST: Final = (2, 13)  # has none of the defects of 2.4; releases in between are taken to have them all
+_FREE_BARRIER: Final = (2, 15)  # takes a monitored barrier of any backend
 _REST_SECONDS: Final = 0.05
 _WORKS: Final = 4096  # that an older release may still ask about
 _RESULTS: Final = 16  # of them, with their results
@@ -75,6 +77,30 @@ def end_gloo(gloo: Any) -> None:
 def scatters_sums_only() -> bool:
     """True where gloo's reduce-scatter of one tensor adds, whatever it is asked for, and says nothing."""
     return release() < _NEWEST
+
+
+def allow_monitored_barrier(kind: type[Any]) -> None:
+    """Lets `torch.distributed.monitored_barrier` take groups of a class, beside those named "gloo".
+
+    Releases before 2.15 ask for that name before they call the group, which has one.
+    """
+    if release() >= _FREE_BARRIER:
+        return
+    theirs = c10d.monitored_barrier
+
+    def monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> None:
+        own = c10d._get_default_group() if group is None else group
+        if not isinstance(own, kind):
+            theirs(group, timeout, wait_all_ranks)
+            return
+        if timeout is None:
+            timeout = own._timeout
+        elif isinstance(timeout, float):
+            timeout = timedelta(seconds=timeout)
+        c10d._check_valid_timeout(timeout)
+        own.monitored_barrier(timeout, wait_all_ranks)
+
+    dist.monitored_barrier = c10d.monitored_barrier = functools.wraps(theirs)(monitored_barrier)
 
 
 def untraced(kind: type[_T]) -> type[_T]:

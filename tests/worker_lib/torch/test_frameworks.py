@@ -7,6 +7,7 @@ import math
 import pickle
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -254,3 +255,33 @@ def test_flight_recorder_has_the_entries_that_it_has_of_gloo() -> None:
             assert our[field] == their[field], (field, our, their)
         elements = [sum(map(math.prod, entry["input_sizes"])) for entry in (our, their)]
         assert elements[0] == elements[1]  # a list of tensors is one of gloo's
+
+
+def _missing_at_a_monitored_barrier() -> str:
+    """Errors at rank 0 of barriers that ranks 1 and 2 do not reach, after barriers that all do."""
+    rank, pair = dist.get_rank(), dist.new_group([0, 2])
+    dist.monitored_barrier()
+    dist.monitored_barrier(timeout=20.0, wait_all_ranks=True)
+    dist.monitored_barrier(pair)
+    with pytest.raises(TypeError, match="timedelta"):
+        dist.monitored_barrier(timeout=5)
+    said = []
+    for wait_all_ranks in (False, True):
+        group = dist.new_group()  # gloo closes its connections to who is missing
+        if rank == 0:
+            with pytest.raises(RuntimeError) as caught:
+                dist.monitored_barrier(group, timedelta(seconds=1), wait_all_ranks)
+            said.append(str(caught.value))
+    x = torch.ones(3)
+    dist.all_reduce(x)
+    assert (x == dist.get_world_size()).all()
+    rest()
+    return "\n".join(said)
+
+
+@pytest.mark.parametrize("backend", ["gloo", "switchagg"])
+def test_a_monitored_barrier_names_who_is_missing(backend: str) -> None:
+    first, *others = run(3, _missing_at_a_monitored_barrier, backend=backend)
+    assert "Rank 1 failed to pass monitoredBarrier in 1000 ms" in first
+    assert "Ranks 1, 2 failed to pass monitoredBarrier in 1000 ms" in first
+    assert others == ["", ""]
