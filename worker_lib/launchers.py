@@ -7,11 +7,13 @@ Open MPI                        OMPI_COMM_WORLD_RANK  OMPI_COMM_WORLD_SIZE   OMP
 PMI (MPICH, Intel MPI)          PMI_RANK              PMI_SIZE               MPI_LOCALRANKID
 MVAPICH                         MV2_COMM_WORLD_RANK   MV2_COMM_WORLD_SIZE    MV2_COMM_WORLD_LOCAL_RANK
 a step of Slurm (srun)          SLURM_PROCID          SLURM_STEP_NUM_TASKS   SLURM_LOCALID
+an indexed Job of Kubernetes    JOB_COMPLETION_INDEX  WORLD_SIZE
 
 The first of these that has set any of its variables counts, since launchers nest in that order: torchrun runs
 in a step of Slurm. Variables of an allocation say nothing about ranks, nor do those of the batch script and
 of the shell that salloc opens, which are steps with numbers that srun never gives. PMI_RANK and PMI_SIZE may
-be srun's too (--mpi=pmi2): where they say the same as its step, the step says the rest.
+be srun's too (--mpi=pmi2): where they say the same as its step, the step says the rest. WORLD_SIZE without
+RANK, beside an index of Kubernetes, comes from the Job's manifest and not from torchrun.
 """
 
 from __future__ import annotations
@@ -62,6 +64,10 @@ _SLURM: Final = _Launcher(
 )  # fmt: skip
 # Beside PMIx, Open MPI and Slurm set variables of their own; alone, it does not say how many there are.
 _PMIX: Final = _Launcher("PMIx", "PMIX_RANK", "", "", "", ("PMIX_RANK",))
+# It does not count the pods: the manifest of the Job sets WORLD_SIZE.
+_KUBERNETES: Final = _Launcher(
+    "Kubernetes", "JOB_COMPLETION_INDEX", "WORLD_SIZE", "", "", ("JOB_COMPLETION_INDEX",)
+)
 _LAUNCHERS: Final = (
     _Launcher(
         "SWITCHAGG_*", "SWITCHAGG_RANK", "SWITCHAGG_WORLD_SIZE", "SWITCHAGG_LOCAL_RANK",
@@ -86,6 +92,7 @@ _LAUNCHERS: Final = (
     ),
     _SLURM,
     _PMIX,
+    _KUBERNETES,
 )  # fmt: skip
 _NOT_BY_SRUN: Final = range(0xFFFFFFFA, 0x1_0000_0000)  # steps of Slurm: salloc's shell, the batch script ...
 
@@ -141,7 +148,10 @@ def _has_started(launcher: _Launcher, environment: Mapping[str, str]) -> bool:
         # Slurm writes these numbers with a sign here, and without one there.
         if re.fullmatch(r"-?[0-9]{1,10}", step) and int(step) % 0x1_0000_0000 in _NOT_BY_SRUN:
             return False
-    return any(name in environment for name in launcher.marks)
+    marks = set(launcher.marks)
+    if _KUBERNETES.rank in environment and "RANK" not in environment:
+        marks -= {_KUBERNETES.size}
+    return any(name in environment for name in marks)
 
 
 def _read(launcher: _Launcher, environment: Mapping[str, str], rank: int | None, size: int | None) -> Launch:

@@ -44,6 +44,7 @@ INHERITED = STEP | BATCH | {"SLURM_STEP_ID": "-5"}
 SALLOC = STEP | ALLOCATION | {"SLURM_STEP_ID": "4294967290", "SLURM_STEP_NUM_TASKS": "1"}
 PMI2 = STEP | {"PMI_RANK": "5", "PMI_SIZE": "8", "PMI_FD": "14", "PMI_JOBID": "77.0"}
 TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+INDEXED = {"JOB_COMPLETION_INDEX": "2", "WORLD_SIZE": "3"}
 OWN = {"SWITCHAGG_RANK": "0", "SWITCHAGG_WORLD_SIZE": "2"}
 
 
@@ -68,6 +69,10 @@ OWN = {"SWITCHAGG_RANK": "0", "SWITCHAGG_WORLD_SIZE": "2"}
         (PMI2, ("PMI", 5, 8, 1)),
         (STEP | HYDRA, ("PMI", 1, 3, 1)),
         (STEP | TORCHRUN | OWN, ("SWITCHAGG_*", 0, 2, None)),
+        (INDEXED, ("Kubernetes", 2, 3, None)),
+        (INDEXED | TORCHRUN, ("torchrun", 1, 2, 1)),
+        (INDEXED | OPENMPI, ("Open MPI", 2, 4, 0)),
+        (INDEXED | OWN, ("SWITCHAGG_*", 0, 2, None)),
     ],
 )
 def test_the_innermost_launcher_counts(
@@ -98,6 +103,8 @@ def test_the_innermost_launcher_counts(
             )
         ),
         ({"MPI_LOCALRANKID": "0"}, "PMI_RANK and PMI_SIZE are not set"),
+        ({"JOB_COMPLETION_INDEX": "0"}, "(JOB_COMPLETION_INDEX=0), but WORLD_SIZE is not set: set it"),
+        (INDEXED | {"WORLD_SIZE": "2"}, "rank is 2 in a world of 2"),
         ({"PMIX_RANK": "0"}, "PMIX_RANK=0), and does not say of how many: give world_size"),
         (
             OWN | {"SWITCHAGG_WORLD_SIZE": "1", "SWITCHAGG_LOCAL_WORLD_SIZE": "2"},
@@ -210,6 +217,9 @@ def test_pytorchs_variables() -> None:
         before = dict(unchanged)
         export(unchanged)
         assert unchanged == before
+    pod = INDEXED | {"MASTER_ADDR": "train-0.train", "MASTER_PORT": "29500"}
+    export(pod)
+    assert pod == INDEXED | {"RANK": "2", "MASTER_ADDR": "train-0.train", "MASTER_PORT": "29500"}
     by_hand = STEP | {"RANK": "5", "WORLD_SIZE": "8"}  # as in srun sh -c 'RANK=$SLURM_PROCID ...'
     export(by_hand)
     assert by_hand == variables
