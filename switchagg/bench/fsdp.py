@@ -17,7 +17,10 @@ from switchagg.report.machine import machine
 from switchagg.report.table import Cell, Table
 
 # Each with the largest distance from gloo's parameters that is right, as a share of the largest change.
-SYSTEMS: Final = {"gloo": 0.0, "switchagg": 1e-3, "switchagg-16": 1e-2, "switchagg-8": 0.5, "none": None}
+SYSTEMS: Final = {
+    "gloo": 0.0, "switchagg": 1e-3, "switchagg-hooks": 1e-3, "switchagg-16": 1e-2, "switchagg-8": 0.5,
+    "none": None,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +29,8 @@ class FsdpSettings:
 
     Attributes:
         workers: numbers of ranks, one group of processes each.
-        systems: of `SYSTEMS`; the numbers are bits a lane, "none" exchanges nothing and so shows what a step
-            costs besides.
+        systems: of `SYSTEMS`; the numbers are bits a lane, "hooks" calls the session from FSDP2's custom
+            all-gather and reduce-scatter, "none" exchanges nothing and so shows what a step costs besides.
         steps: a round. repeat: timed rounds of each system, in turns. warmup: rounds before them.
         parameters: of the model, about.
         batch: samples a rank and step.

@@ -60,16 +60,30 @@ class Nothing:
             output_tensor.copy_(input_tensor.view(n, -1)[rank])
 
 
+class Session(Nothing):
+    """Those of "switchagg-hooks": calls of the group's session, with nothing of torch.distributed between."""
+
+    def __call__(self, output_tensor: Any, input_tensor: Any, group: Any, op: Any = None, **_: Any) -> None:
+        if output_tensor.numel() > input_tensor.numel():
+            group.session.allgather(input_tensor, output_tensor.view(group.size(), -1))
+        else:
+            how = "avg" if op == dist.ReduceOp.AVG else "sum"
+            group.session.reduce_scatter(input_tensor, output_tensor, how)
+
+
+_CUSTOM: Final = {"none": Nothing, "switchagg-hooks": Session}
+
+
 class Trainer:
     """One system."""
 
     def __init__(self, system: str, settings: FsdpSettings) -> None:
         self.system, self.settings = system, settings
-        backend, *bits = system.split("-")
+        backend, _, bits = system.partition("-")
         switch = backend == "switchagg"
         self.group: Any = dist.new_group(
             backend=backend if switch else "gloo",
-            pg_options=Options(bits=int(bits[0]) if bits else None) if switch else None,
+            pg_options=Options(bits=int(bits) if bits.isdigit() else None) if switch else None,
             timeout=timedelta(seconds=settings.timeout),
         )
         torch.manual_seed(1)
@@ -78,10 +92,10 @@ class Trainer:
         mesh = DeviceMesh.from_group(self.group, "cpu")
         for layer in (*self.model, self.model):
             fully_shard(layer, mesh=mesh)
-        for module in self.model.modules() if system == "none" else ():
+        for module in self.model.modules() if system in _CUSTOM else ():
             if isinstance(module, FSDPModule):
-                module.set_custom_all_gather(Nothing())
-                module.set_custom_reduce_scatter(Nothing())
+                module.set_custom_all_gather(_CUSTOM[system]())
+                module.set_custom_reduce_scatter(_CUSTOM[system]())
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9)
         self.first = self.shard()
         self.draw = torch.Generator().manual_seed(100 + dist.get_rank())

@@ -23,18 +23,18 @@ def test_a_small_run(tmp_path: Path) -> None:
         [
             sys.executable, "-m", "switchagg.cli.main", "bench", "fsdp", "--workers", "2", "--steps", "1",
             "--repeat", "2", "--warmup", "1", "--parameters", "200000", "--json", str(figures),
-            "--system", "gloo,switchagg,switchagg-16,none",
+            "--system", "gloo,switchagg,switchagg-hooks,switchagg-16,none",
         ],
         capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     runs = {run["system"]: run for run in json.loads(figures.read_text())["runs"]}
-    assert list(runs) == ["gloo", "switchagg", "switchagg-16", "none"]
+    assert list(runs) == ["gloo", "switchagg", "switchagg-hooks", "switchagg-16", "none"]
     assert all(len(run["steps_per_second"]) == 2 for run in runs.values())
     assert [runs[name]["apart"] for name in ("gloo", "none")] == [0.0, None]
     # Two all-gathers of the other's half of the parameters, and a reduce-scatter.
     parameters = 8 * (8 * 55**2 + 7 * 55) * 4
-    for name in ("gloo", "switchagg"):
+    for name in ("gloo", "switchagg", "switchagg-hooks"):
         assert runs[name]["bytes_received"] > 1.5 * parameters, runs
         assert runs[name]["bytes_sent"] > 1.5 * parameters, runs
     assert runs["none"]["bytes_sent"] < 0.01 * parameters
