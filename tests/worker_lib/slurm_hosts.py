@@ -97,7 +97,8 @@ def main(folder: Path, own_name: str, *command: str) -> int:
     _run("ip", "link", "set", "bridge0", "up")
     commands = folder / "bin"
     commands.mkdir(exist_ok=True)
-    for name, module in (("python", ""), ("torchrun", "-m torch.distributed.run")):
+    modules = {"python": "", "torchrun": "-m torch.distributed.run", "switchagg": "-m switchagg.cli.main"}
+    for name, module in modules.items():
         (commands / name).write_text(f'#!/bin/sh\nexec {sys.executable} {module} "$@"\n')
         (commands / name).chmod(0o755)
     holders = tuple(_host(number, folder, own_name) for number in (1, 2))

@@ -21,7 +21,7 @@ pytestmark = [
 
 PAGE = (Path(__file__).parents[2] / "docs" / "launchers.md").read_text()
 NUMPY, TORCH, *_ = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-SRUN, TORCHRUN, MPIRUN = re.findall(r"^```sh\n(#!/bin/bash\n.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+SRUN, TORCHRUN, MPIRUN, STEPS = re.findall(r"^```sh\n(#!/bin/bash\n.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 
 (ONE_HOST,) = re.findall(r"^```sh\n(mpirun .*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 (HYDRA,) = re.findall(r"`(mpirun -n \"\$SLURM_NTASKS\" [^`]*)`", PAGE)
@@ -38,8 +38,9 @@ def run_on_two_hosts(
     return in_namespace(folder, own_name, "sbatch", "job.sh", environment=environment | variables)
 
 
-def _are_four(done: subprocess.CompletedProcess[str]) -> bool:
-    return sorted(done.stdout.split("\n")[:-1]) == [f"rank {rank} of 4: 10.0" for rank in range(4)]
+def _are_four(done: subprocess.CompletedProcess[str], steps: int = 1) -> bool:
+    lines = [f"rank {rank} of 4: 10.0" for rank in range(4)]
+    return sorted(done.stdout.split("\n")[:-1]) == sorted(steps * lines)
 
 
 @pytest.mark.parametrize(
@@ -66,6 +67,12 @@ def test_a_batch_file(name: str, program: str, tmp_path: Path) -> None:
     allowed["PRTE_MCA_hwloc_default_binding_policy"] = "none"  # there may be more ranks than cores
     done = run_on_two_hosts(tmp_path, script, program, **allowed)
     assert _are_four(done), (done.stdout, done.stderr)
+    assert done.returncode == 0
+
+
+def test_a_switch_for_several_steps(tmp_path: Path) -> None:
+    done = run_on_two_hosts(tmp_path, STEPS, NUMPY)
+    assert _are_four(done, 2), (done.stdout, done.stderr)
     assert done.returncode == 0
 
 
