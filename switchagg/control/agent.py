@@ -245,7 +245,7 @@ class Agent:
             self._lost(str(error))
             self._retry_at = self._runtime.monotonic() + RETRY
             return
-        self._installed = {generation.id for generation in generations}
+        self._installed = set(found.kept)
         self._down = None
         with self._changing() as book:
             book.switch_up(name, found)

@@ -37,12 +37,12 @@ class Reconciled:
 
     Attributes:
         kept: were installed correctly; their slots are intact.
-        installed: were missing or incomplete; what their slots held is lost.
+        missing: were not there, or incomplete; what their slots held is lost.
         removed: belonged to no job of the controller.
     """
 
     kept: tuple[int, ...] = ()
-    installed: tuple[int, ...] = ()
+    missing: tuple[int, ...] = ()
     removed: tuple[int, ...] = ()
 
 

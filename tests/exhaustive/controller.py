@@ -184,7 +184,7 @@ class Controller:
         if up:
             wanted = self.on_switch(state, name)
             lacking = tuple(job for job in wanted if job not in there)
-            snapshot.book.switch_up(name, Reconciled(kept=there, installed=lacking))
+            snapshot.book.switch_up(name, Reconciled(kept=there, missing=lacking))
         else:
             snapshot.book.switch_down(name, "it is gone")
         return self._keep(snapshot)

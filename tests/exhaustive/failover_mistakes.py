@@ -121,7 +121,7 @@ def _with_rules(bounds: Bounds, make: Callable[[], FailoverRules], packets: int)
 
 
 def _restart_not_noticed() -> Failover:
-    rules = _book(("for job_id in found.installed:", "for job_id in ():"))()
+    rules = _book(("for job_id in found.missing:", "for job_id in ():"))()
     return Failover(2, 2, 4, Bounds(1, returns=1), switches=1, rules=rules)
 
 

@@ -10,11 +10,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from scapy.layers.inet import UDP
 from scapy.utils import rdpcap
 
+from switchagg.errors import AdmissionError
 from tests.native.building import ROOT
 from tests.native.simulation.__main__ import counts_of, run
 from tests.native.simulation.build import NATIVE, build
@@ -141,10 +144,35 @@ def test_slots_that_are_not_freed_are_found_and_told(library: Path, tmp_path: Pa
         pytest.param(140000382, id="less than a nanosecond was left of a wait, which was never over"),
         pytest.param(239982851696, id="a rank is lost, and then the only switch"),
         pytest.param(240000686, id="a leaf and the controller restart, and find each other first"),
+        pytest.param(240010392, id="a rank dies before the job has begun, and a switch is drained"),
+        pytest.param(240002929, id="the controller dies twice while a job leaves a switch that restarted"),
+        pytest.param(240007154, id="the same, while the store fails"),
     ],
 )
 def test_a_schedule_that_was_wrong_is_right(library: Path, seed: int) -> None:
     assert "failed" not in run_seeds(library, seed, 1)
+
+
+def test_a_join_is_owed_while_the_processes_of_all_ranks_are_there() -> None:
+    pytest.importorskip("greenlet", reason="threads of the simulation are greenlets")
+    from tests.simulation.system import System, Worker
+
+    def worker(place: int, *, dead: bool = False, joined: bool = False) -> Worker:
+        process: Any = SimpleNamespace(dead=dead)
+        return Worker(place, 0, process, joined=joined)
+
+    system = object.__new__(System)
+    told = worker(0)
+    told.error = AdmissionError("ranks 1, 2 of job 'job' did not join within 30 seconds (1 of 3 were there)")
+    for first, second, owed in (
+        (worker(1, dead=True), worker(2, dead=True), False),
+        (worker(1, dead=True), worker(2), True),
+        (worker(1, dead=True), worker(2, dead=True, joined=True), True),
+    ):
+        system.workers = [told, first, second]
+        assert system._waits_for_the_dead(told) is not owed
+    told.error = AdmissionError("there is no room")
+    assert not system._waits_for_the_dead(told)
 
 
 def test_schedules_without_end_are_reported_with_their_seeds(library: Path) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import re
 from collections.abc import Callable, Sequence
 from ctypes import byref, c_uint64
 from dataclasses import dataclass, field
@@ -501,6 +502,8 @@ class System:
             return ""
         if "has left in a failover" in str(worker.error):
             return "nobody can send again what a rank that has left had sent"
+        if not worker.joined and self._waits_for_the_dead(worker):
+            return "it was told which ranks had died before the job had begun"
         faults = [fault for fault in plan.faults if not self._is_harmless(fault)]
         gone = [each.who for each in faults if each.kind in _DEATHS and not each.seconds]
         parents = {parent for _, parent in plan.switches}
@@ -530,6 +533,19 @@ class System:
             if any(other.ended and other.error is None for other in self.workers):
                 return "a rank had left, and its contributions were on the switch"
         return ""
+
+    def _waits_for_the_dead(self, worker: Worker) -> bool:
+        """True where a join ended since ranks that it names, and no others, had died without having joined.
+
+        A join is owed to a rank while the processes of all others are there.
+        """
+        missing = re.match(r"ranks? ([\d, ]+) of job '\w+' did not join within", str(worker.error))
+        if missing is None:
+            return False
+        never = {each.place for each in self.workers} - {
+            each.place for each in self.workers if each.joined or not each.process.dead
+        }
+        return {int(place) for place in missing[1].split(",")} <= never
 
     def _is_harmless(self, fault: Fault) -> bool:
         """True for a fault that may end nobody, whatever else happens."""

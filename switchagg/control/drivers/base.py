@@ -84,10 +84,13 @@ class SwitchDriver(Protocol):
         """Returns what a slot holds, for people; None where the switch does not show it."""
 
     def reconcile(self, entries: Sequence[JobEntry], fenced: Mapping[int, int]) -> Reconciled:
-        """Makes the switch hold these jobs and no others: reads back, and writes only what differs.
+        """Takes off the switch all but these jobs: reads back, and writes only what differs.
+
+        What is missing of these, in whole or in part, is taken off and not installed: its slots would be
+        empty, and a controller that came later could not tell.
 
         Args:
-            entries: the jobs that belong there.
+            entries: the jobs that belong there, with their slots initialised.
             fenced: job id -> bits of its workers that are shut out and must not be let in meanwhile.
         """
 
@@ -112,7 +115,7 @@ def reconcile_by_calls(
     """`SwitchDriver.reconcile` for a driver that knows what its switch holds.
 
     Args:
-        driver: its methods install, remove and fence.
+        driver: its methods remove and fence.
         held: the switch's jobs, job id -> entry.
         shut_out: job id -> bits of its workers that the switch shuts out.
         entries, fenced: of `SwitchDriver.reconcile`.
@@ -120,12 +123,10 @@ def reconcile_by_calls(
     wanted = {entry.job: entry for entry in entries}
     kept = tuple(job for job, entry in wanted.items() if held.get(job) == entry)
     removed = tuple(job for job in held if job not in kept)
-    installed = tuple(job for job in wanted if job not in kept)
+    missing = tuple(job for job in wanted if job not in kept)
     for job in removed:
         driver.remove_job(job)
-    for job in installed:
-        driver.install_job(wanted[job])
     for job, bits in fenced.items():
-        if missing := bits & ~shut_out.get(job, 0):
-            driver.fence(job, missing)
-    return Reconciled(kept, installed, tuple(job for job in removed if job not in wanted))
+        if job in kept and (more := bits & ~shut_out.get(job, 0)):
+            driver.fence(job, more)
+    return Reconciled(kept, missing, tuple(job for job in removed if job not in wanted))

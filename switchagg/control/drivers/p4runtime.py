@@ -203,15 +203,16 @@ class P4RuntimeDriver:
     def reconcile(self, entries: Sequence[JobEntry], fenced: Mapping[int, int]) -> Reconciled:
         with self._call("reconciling"):
             tables, layout = self._tables()
-            difference = layout.difference(tables.read(), entries, fenced)
-            for holding in difference.fresh:
-                self._clear(tables, holding)
+            there = tables.read()
+            outcome = layout.difference(there, entries, fenced).outcome
+            kept = [entry for entry in entries if entry.job in outcome.kept]
+            difference = layout.difference(there, kept, fenced)
             tables.write(difference)
             for job_id in self._jobs.keys() - difference.jobs.keys():
                 self._before.pop(job_id, None)
             self._jobs = difference.jobs
             self._common_written = True
-            return difference.outcome
+            return outcome
 
     def _job(self, job_id: int) -> InstalledJob:
         try:

@@ -36,7 +36,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from switchagg.control.jobs.candidates import CandidateFinder
-from switchagg.control.jobs.effects import AnswerJoin, Effect, Effects, LogEvent, Remove, SendEvent
+from switchagg.control.jobs.effects import AnswerJoin, Effect, Effects, LogEvent, SendEvent
 from switchagg.control.jobs.failovers import Failovers
 from switchagg.control.jobs.job import UNOPENED, Change, ChangeReason, Generation, Job, Member, list_ranks
 from switchagg.control.jobs.job_table import JobTable
@@ -472,20 +472,15 @@ class JobBook:
     def _replace_slots(self, job: Job, generation: Generation, name: str) -> None:
         """Has a job whose slots a switch has lost go on, there or elsewhere. Fails it where it cannot.
 
-        Where other switches are not known yet, as after a restart of the controller, it waits for them. The
-        switch has nothing of it meanwhile, so that another controller would see the same.
+        Where other switches are not known yet, as after a restart of the controller, it waits for them.
         """
-        waited, generation.forgotten = generation.forgotten, ""
+        generation.forgotten = ""
         why = f"switch {name!r} restarted, and what its slots held is lost"
         if self.failovers.begin(job, name, why, back=True):
             return
         unknown = any(not each.up and not each.is_lost for each in self.pool.switches.values())
         if unknown and self.failovers.is_complete(job):
             generation.forgotten = name
-            if not waited:
-                self._effects.add(
-                    Remove(next(each for each in generation.parts if each.slot_range.switch == name))
-                )
         elif not self._lifecycle.end_if_empty(job):
             self._lifecycle.fail(job, why, {"event": "switch", "why": why})
 
@@ -521,20 +516,20 @@ class JobBook:
         switch.measured = True
 
     def switch_up(self, name: str, found: Reconciled) -> None:
-        """A switch answers, and holds exactly its jobs. Jobs whose slots were lost fail."""
+        """A switch answers, and holds its jobs but those whose slots were lost, which go over, or fail."""
         switch = self.pool.switches[name]
         back = not switch.up
         switch.up, switch.why = True, ""
         if back:
             self._effects.log(EventKind.switch_up, f"switch {name!r} is up", switch=name)
-        if (back and found.kept) or found.installed or found.removed:
+        if (back and found.kept) or found.missing or found.removed:
             self._effects.log(
                 EventKind.reconciled,
                 f"switch {name!r}: {len(found.kept)} jobs were in order, "
-                f"{len(found.installed)} were not there, {len(found.removed)} were nobody's",
+                f"{len(found.missing)} were not there, {len(found.removed)} were nobody's",
                 switch=name,
             )
-        for job_id in found.installed:
+        for job_id in found.missing:
             job = self.table.ids.get(job_id)
             if job is None or job.generation is None:
                 continue
@@ -546,7 +541,6 @@ class JobBook:
             if not self.changes.uses_old_generation(job):
                 continue  # the next generation opens below
             if job.failover is None:
-                job.generation.forgotten = ""  # it is installed again, and to be removed again
                 self._replace_slots(job, job.generation, name)
         self._leave_dead_switches()
         self.scheduler.run()

@@ -80,7 +80,6 @@ class Difference:
 
     Attributes:
         set_default: the default action of `stations` has to be set.
-        fresh: the jobs that are written anew, whose counters start at zero.
     """
 
     delete: list[Row] = field(default_factory=list)
@@ -90,7 +89,6 @@ class Difference:
     modify: list[Row] = field(default_factory=list)
     insert: list[Row] = field(default_factory=list)
     set_default: bool = False
-    fresh: list[InstalledJob] = field(default_factory=list)
     jobs: dict[int, InstalledJob] = field(default_factory=dict)
     outcome: Reconciled = field(default_factory=Reconciled)
 
@@ -200,7 +198,7 @@ class Layout:
         used = {index for job, index in indices.items() if job in wanted_ids}
         made = Difference()
         kept: list[int] = []
-        installed: list[int] = []
+        missing: list[int] = []
         for entry in entries:
             index = indices.get(entry.job)
             if index is None:
@@ -213,9 +211,7 @@ class Layout:
             made.jobs[entry.job] = holding
             there = found.groups.get(holding.group.group) == holding.group
             whole = there and all(found.rows.get(row.key) == row for row in holding.rows)
-            (kept if whole else installed).append(entry.job)
-            if not whole:
-                made.fresh.append(holding)
+            (kept if whole else missing).append(entry.job)
         wanted = [*self.common_rows, *(row for each in made.jobs.values() for row in each.rows)]
         groups = [_sorted(each) for each in self.common.groups if self.floods]
         self._compare_rows(made, found, wanted)
@@ -223,7 +219,7 @@ class Layout:
         made.set_default = self.floods and not self._floods_already(found)
         known = {self.job_of(row) for row in found.rows.values()}
         removed = sorted(each for each in known if each is not None and each not in wanted_ids)
-        made.outcome = Reconciled(tuple(kept), tuple(installed), tuple(removed))
+        made.outcome = Reconciled(tuple(kept), tuple(missing), tuple(removed))
         return made
 
     def common_difference(self, found: Found) -> Difference:

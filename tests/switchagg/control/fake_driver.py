@@ -86,8 +86,8 @@ class FakeDriver:
             wanted = {entry.job: entry for entry in entries}
             kept = tuple(job for job in wanted if self.jobs.get(job) == wanted[job])
             removed = tuple(job for job in self.jobs if job not in wanted)
-            self.jobs = wanted
-            self.fenced = {job: bits for job, bits in fenced.items() if bits}
+            self.jobs = {job: wanted[job] for job in kept}
+            self.fenced = {job: bits for job, bits in fenced.items() if bits and job in kept}
             return Reconciled(kept, tuple(job for job in wanted if job not in kept), removed)
 
     def watch(self, callback: Callable[[SwitchChange], None]) -> None:

@@ -151,7 +151,7 @@ def test_a_switch_that_restarts_while_the_job_opens() -> None:
     jobs.opened(root.job, root.generation, 0.0)
     jobs.opened(a.job, a.generation, 0.0)
     jobs.switch_down("a", "gone")
-    jobs.switch_up("a", Reconciled(installed=(a.generation.id,)))
+    jobs.switch_up("a", Reconciled(missing=(a.generation.id,)))
     assert "switch 'a' did not take job 'j': it restarted" in str(members[0].refusal)
     assert free(jobs) == FREE
 
@@ -345,7 +345,7 @@ def test_a_job_goes_on_when_its_lost_leaf_is_back_empty() -> None:
     members = run(jobs, 0, 1)
     job, before = members[0].job, switches(members[0].job)
     jobs.switch_down("b", "gone")
-    jobs.switch_up("b", Reconciled(installed=(job.id,)))
+    jobs.switch_up("b", Reconciled(missing=(job.id,)))
     for member in members:
         assert member.admission is not None
         jobs.failovers.report(member, member.admission.token, 3, "10.0.9.1", 4100 + member.rank)
@@ -362,7 +362,7 @@ def test_a_lost_leaf_ends_a_job_that_a_member_has_left_when_it_is_back_empty() -
     carry_out(jobs)
     jobs.switch_down("b", "gone")
     assert job.state is JobState.running
-    jobs.switch_up("b", Reconciled(installed=(job.id,)))
+    jobs.switch_up("b", Reconciled(missing=(job.id,)))
     done = carry_out(jobs)
     assert job.state is JobState.failed
     assert told(done, members[0]) == [
@@ -531,7 +531,7 @@ def test_random_jobs_on_trees_leave_nothing_behind() -> None:
                             jobs.switch_down(switch_name, "me")
                     else:
                         lost = [each.id for each in jobs.table.on_switch(switch_name) if draw.random() < 0.3]
-                        jobs.switch_up(switch_name, Reconciled(installed=tuple(lost)))
+                        jobs.switch_up(switch_name, Reconciled(missing=tuple(lost)))
                 case _:
                     job = jobs.table.find("me", name)
                     if job is not None and draw.random() < 0.3:

@@ -37,7 +37,6 @@ from tests.switchagg.control.drivers.model_switch import (
     Changes,
     ServedModel,
     counted,
-    initialise,
     inits,
     job,
     open_job,
@@ -200,7 +199,7 @@ def test_a_controller_that_comes_back_writes_nothing(switch: ServedModel, rng: n
             switch.reduce(entries[0], seq - 1, parts(rng, entries[0]))
 
 
-def test_what_is_wrong_is_put_right_and_nothing_else(switch: ServedModel, rng: np.random.Generator) -> None:
+def test_what_is_wrong_is_taken_off_and_nothing_else(switch: ServedModel, rng: np.random.Generator) -> None:
     drawn = random.Random(int(rng.integers(2**32)))
     entries = [job(n, base=32 * n, workers=1 + n % 4) for n in range(1, 6)]
     with driving(switch, election=5) as driver:
@@ -209,21 +208,26 @@ def test_what_is_wrong_is_put_right_and_nothing_else(switch: ServedModel, rng: n
             open_job(driver, each)
     good = _state(switch)
     for _ in range(6):
-        belongs, disturbed = _disturb(switch, drawn)
+        disturbed = _disturb(switch, drawn)
         with driving(switch, election=next(HIGH)) as driver:
             outcome = driver.reconcile(entries, {})
-            assert set(outcome.installed) == {each for each in disturbed if each is not None}
-            assert set(outcome.kept) == {each.job for each in entries} - set(outcome.installed)
-            writes = sum(driver.writes[kind] for kind in ("insert", "modify", "delete"))
-            assert (writes, outcome.removed) == (belongs, ())
+            assert set(outcome.missing) == {each for each in disturbed if each is not None}
+            assert set(outcome.kept) == {each.job for each in entries} - set(outcome.missing)
+            assert outcome.removed == ()
+            driver.writes.clear()
+            assert driver.reconcile(entries, {}) == outcome
+            assert not driver.writes
+            for each in entries:
+                if each.job in outcome.missing:
+                    open_job(driver, each)
             assert _state(switch) == good
             driver.writes.clear()
-            assert driver.reconcile(entries, {}).installed == ()
+            assert driver.reconcile(entries, {}).missing == ()
             assert not driver.writes
 
 
-def _disturb(switch: ServedModel, drawn: random.Random) -> tuple[int, set[int | None]]:
-    """Deletes, changes and adds entries; how many, and of which jobs."""
+def _disturb(switch: ServedModel, drawn: random.Random) -> set[int | None]:
+    """Deletes, changes and adds entries; returns of which jobs."""
     with harness.connected(switch.server, next(HIGH)) as client:
         names = Names(client.p4info())
         table = names.of("tables", ADMISSION)
@@ -241,16 +245,14 @@ def _disturb(switch: ServedModel, drawn: random.Random) -> tuple[int, set[int | 
                 updates.append(update(MODIFY, table_entry=each))
             else:
                 updates.append(update(DELETE, table_entry=each))
-        count = len(updates)
         if drawn.random() < 0.7:
             # An entry that nobody of ours wrote, for a stranger.
             foreign = p4runtime_pb2.TableEntry()
             foreign.CopyFrom(drawn.choice([e for e in entries if e.action.action.action_id == contribute]))
             foreign.priority = 91 + drawn.randrange(50)
             updates.append(update(INSERT, table_entry=foreign))
-            count += 1
         client.write(*updates)
-    return count, jobs
+    return jobs
 
 
 def test_jobs_that_are_nobodys_are_taken_off(switch: ServedModel, rng: np.random.Generator) -> None:
@@ -279,8 +281,8 @@ def test_a_switch_that_restarts(switch: ServedModel, rng: np.random.Generator) -
         assert changes.next(ChangeKind.lost).why
         restarted = changes.next(ChangeKind.restarted)
         assert restarted.why == "the switch restarted"
-        assert driver.reconcile([entry], {}) == Reconciled(installed=(3,))
-        initialise(driver, entry)
+        assert driver.reconcile([entry], {}) == Reconciled(missing=(3,))
+        open_job(driver, entry)
         switch.reduce(entry, 0, parts(rng, entry))
         assert changes.none()
 

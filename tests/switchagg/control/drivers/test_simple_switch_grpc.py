@@ -18,7 +18,7 @@ from switchagg.control.drivers.p4runtime import P4RuntimeDriver
 from switchagg.errors import SwitchError
 from switchagg.rules.switch import ChangeKind, Reconciled
 from tests.switchagg.control.drivers import model_switch
-from tests.switchagg.control.drivers.model_switch import Changes, counted, initialise, inits, job, open_job
+from tests.switchagg.control.drivers.model_switch import Changes, counted, inits, job, open_job
 from tests.switchagg.control.drivers.rack import CPU_PORT, compiled
 
 pytestmark = pytest.mark.skipif(
@@ -108,8 +108,8 @@ def test_jobs_and_a_controller_that_comes_back(bmv2: Bmv2) -> None:
         assert second.reconcile(entries[1:], {4: 0b1010}) == Reconciled(kept=(2, 3, 4))
         assert not second.writes
         assert counted(second.job_counters(3)) == {"received": 8, "inits": 8}
-        assert second.reconcile(entries[2:], {}) == Reconciled(kept=(3,), installed=(4,), removed=(2,))
-        initialise(second, entries[3])
+        assert second.reconcile(entries[2:], {}) == Reconciled(kept=(3,), missing=(4,), removed=(2,))
+        open_job(second, entries[3])
         open_job(second, entries[0])
         assert second.reconcile([], {}).removed == (1, 3, 4)
     finally:
@@ -127,8 +127,8 @@ def test_a_switch_that_restarts(bmv2: Bmv2) -> None:
         bmv2.start()
         changes.next(ChangeKind.restarted)
         assert driver.writes["push"] == 2
-        assert driver.reconcile([job(1)], {}) == Reconciled(installed=(1,))
-        initialise(driver, job(1))
+        assert driver.reconcile([job(1)], {}) == Reconciled(missing=(1,))
+        open_job(driver, job(1))
         assert changes.none()
     finally:
         driver.close()

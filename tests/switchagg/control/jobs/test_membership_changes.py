@@ -414,7 +414,7 @@ def test_a_change_waits_for_a_switch_that_is_down() -> None:
     jobs.switch_down("s", "gone")
     done = change(jobs, [zero])
     assert only(done, Install) == []
-    jobs.switch_up("s", Reconciled(installed=(zero.job.id,)))  # it had restarted; nobody minds
+    jobs.switch_up("s", Reconciled(missing=(zero.job.id,)))  # it had restarted; nobody minds
     done = carry_out(jobs)
     assert [effect.generation.places for effect in only(done, Install)] == [(0,)]
     assert zero.job.state is JobState.running

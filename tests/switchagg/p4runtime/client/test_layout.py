@@ -49,7 +49,7 @@ def test_a_second_look_finds_nothing_to_write(infos: dict[str, Any]) -> None:
     layout = _layout(infos["v1model"])
     entries = [job(n, base=32 * n, workers=n) for n in range(1, 4)]
     made = layout.difference(NOTHING, entries, {2: 0b10})
-    assert made.outcome == Reconciled(installed=(1, 2, 3))
+    assert made.outcome == Reconciled(missing=(1, 2, 3))
     again = layout.difference(_written(layout, made), entries, {2: 0b10})
     assert again.outcome == Reconciled(kept=(1, 2, 3))
     for each in (again.delete, again.modify, again.insert, again.modify_groups, again.insert_groups):
@@ -65,7 +65,7 @@ def test_indices_are_read_back(infos: dict[str, Any]) -> None:
     left = [entries[1], entries[3], job(9, base=512)]
     made = layout.difference(found, left, {})
     assert {number: each.place.index for number, each in made.jobs.items()} == {2: 1, 4: 3, 9: 0}
-    assert made.outcome == Reconciled(kept=(2, 4), installed=(9,), removed=(1, 3))
+    assert made.outcome == Reconciled(kept=(2, 4), missing=(9,), removed=(1, 3))
     assert [each.group for each in made.delete_groups] == [3]
     assert [each.group for each in made.modify_groups] == []
 
