@@ -97,26 +97,30 @@ def _list(amounts: Sequence[float]) -> str:
 def _link(rate: float, queue: float) -> Iterator[tuple[int, int]]:
     """Two namespaces with a limited veth pair; the processes that hold them."""
     with ExitStack() as stack:
-        pids = []
-        for _ in range(2):
-            ready = "ip link set lo up && echo && exec sleep infinity"
-            holder = subprocess.Popen(["unshare", "-n", "sh", "-c", ready], stdout=subprocess.PIPE)
-            stack.callback(_end, holder)
-            assert holder.stdout is not None
-            holder.stdout.readline()
-            pids.append(holder.pid)
+        pids = [namespace(stack) for _ in range(2)]
         line = f"link add fair0 type veth peer name fair1 netns {pids[1]}"
-        _ip(pids[0], "ip", *line.split())
+        in_namespace(pids[0], "ip", *line.split())
         for number, (pid, address) in enumerate(zip(pids, (WORKERS_AT, SWITCH_AT), strict=True)):
             name = f"fair{number}"
-            _ip(pid, "ip", "address", "add", f"{address}/24", "dev", name)
-            _ip(pid, "ip", "link", "set", name, "up")
+            in_namespace(pid, "ip", "address", "add", f"{address}/24", "dev", name)
+            in_namespace(pid, "ip", "link", "set", name, "up")
             limit = f"root tbf rate {rate}mbit burst 70k latency {queue}ms"
-            _ip(pid, "tc", "qdisc", "add", "dev", name, *limit.split())
+            in_namespace(pid, "tc", "qdisc", "add", "dev", name, *limit.split())
         yield pids[0], pids[1]
 
 
-def _ip(pid: int, *words: str) -> None:
+def namespace(stack: ExitStack) -> int:
+    """Makes a network namespace; returns a process that holds it until the stack ends."""
+    ready = "ip link set lo up && echo && exec sleep infinity"
+    holder = subprocess.Popen(["unshare", "-n", "sh", "-c", ready], stdout=subprocess.PIPE)
+    stack.callback(end_process, holder)
+    assert holder.stdout is not None
+    holder.stdout.readline()
+    return holder.pid
+
+
+def in_namespace(pid: int, *words: str) -> None:
+    """Runs a command in a process's network namespace."""
     subprocess.run(["nsenter", "-t", str(pid), "-n", *words], check=True)
 
 
@@ -130,11 +134,12 @@ def _side(stack: ExitStack, args: argparse.Namespace, pid: int, side: str) -> su
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
-    stack.callback(_end, end)
+    stack.callback(end_process, end)
     return end
 
 
-def _end(process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> None:
+def end_process(process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> None:
+    """Ends a process that this one has started."""
     process.kill()
     process.communicate()
 

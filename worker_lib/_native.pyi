@@ -131,22 +131,37 @@ class Engine:
     """One worker's engine in one job; see native/worker/engine.h."""
 
     def __init__(
-        self, socket: Socket, admission: Admission, checked: bool = False, secret: bytearray = ...
+        self,
+        socket: Socket,
+        admission: Admission,
+        checked: bool = False,
+        secret: bytearray = ...,
+        more: Sequence[tuple[Socket, Admission]] = ...,
     ) -> None:
-        """Takes the socket. Raises `OSError`; the socket can then be used again. With a secret, which
-        is copied and wiped by `close`, sums are sealed; raises `RuntimeError` where there is no libcrypto."""
+        """Takes the sockets; `more` are of stripes 1 and up. Raises `OSError`; the sockets can then be used
+        again. With a secret, which is copied and wiped by `close`, sums are sealed; raises `RuntimeError`
+        where there is no libcrypto."""
     def submit(self, call: Call, timeout_ns: int, background: bool, generation: int = 0) -> Collective | None:
         """None: the engine is no longer in that generation."""
     def wait(self, work: Collective, slice_ns: int) -> int: ...
     def freeze(self) -> int: ...
     def finish(self, complete_to: int, slice_ns: int) -> bool: ...
-    def resume(self, socket: Socket, admission: Admission, lost: bool = False) -> bool:
-        """Takes the socket as the constructor does. Raises `OSError`; the socket can then be used again."""
-    def suspend(self) -> int:
-        """The lowest packet number whose RESULT is missing."""
-    def move(self, socket: Socket, admission: Admission, first: int) -> bool:
+    def resume(
+        self,
+        socket: Socket,
+        admission: Admission,
+        lost: bool = False,
+        more: Sequence[tuple[Socket, Admission]] = ...,
+    ) -> bool:
+        """Takes the sockets as the constructor does. Raises `OSError`; they can then be used again."""
+    def suspend(self) -> list[int]:
+        """Of each stripe the lowest number whose RESULT is missing."""
+    def move(
+        self, socket: Socket, admission: Admission, first: int, stripe: int = 0, more: bool = False
+    ) -> bool:
         """Takes the socket as the constructor does. Raises `OSError`; the socket can then be used again.
-        Raises `ValueError` for a P, K or packet number that cannot be."""
+        Raises `ValueError` for a stripe, P, K or number that cannot be. `more`: another stripe moves too."""
+    refused: Final[list[int]]  # by the present switch of each stripe
     recovering: Final[bool]
     damage: Final[int | None]  # packet number whose RESULT was wrong twice
     unhealed: Final[int | None]  # the lowest one whose RESULTs so far were wrong

@@ -13,6 +13,7 @@ deadline=           SWITCHAGG_DEADLINE                as the job was made, or 10
 credential=         SWITCHAGG_TOKEN                   none
 transport=          SWITCHAGG_TRANSPORT               shared memory if the switch is on this host, else UDP
 switch=             SWITCHAGG_SWITCH                  the one whose hosts this address is among, or any
+stripes=            SWITCHAGG_STRIPES                 1
 check=              SWITCHAGG_CHECK                   no
 seal=               SWITCHAGG_SEAL                    no
 timeline=           SWITCHAGG_TIMELINE                no
@@ -42,7 +43,9 @@ from worker_lib.secret import Secret, read_secret
 from worker_lib.session import Session, close_all
 from worker_lib.session_state import SessionState
 from worker_lib.transport import (
+    BoundSocket,
     bind,
+    checked_stripes,
     checked_transport,
     local_address_towards,
     shared_memory,
@@ -71,6 +74,7 @@ def connect(
     priority: int | None = None,
     credential: str | None = None,
     switch: str | None = None,
+    stripes: int | None = None,
     check: bool | None = None,
     seal: bool | str | os.PathLike[str] | None = None,
     timeline: str | os.PathLike[str] | None = None,
@@ -102,6 +106,8 @@ def connect(
         priority: 0 to 9, of a job that has to wait for room on a switch.
         credential: the tenant's token, where the controller wants one.
         switch: name of the one that this worker attaches to, of several that take it.
+        stripes: switches that the job's packets are dealt to in turn, 1 to 16, so that it has the links of
+            all of them. Packets go by UDP. All ranks ask for the same.
         check: three words of every packet prove the sum of the others, so that damage on the way, in the
             switch and in shared memory is noticed: it is healed, or an `IntegrityError` is raised. All ranks
             ask for the same. docs/protocol.md, section 14, has what is certain and what is probable.
@@ -142,6 +148,7 @@ def connect(
             return _alone(SkipPolicy(), timeout, name)
         patience = timeout if join_timeout is None else join_timeout
         way = checked_transport(transport)
+        dealt = checked_stripes(stripes, way)
         checked, secret = _checked(check), read_secret(seal)
         wishes: dict[str, Any] = {
             "on_loss": checked_on_loss(on_loss, os.environ.get("SWITCHAGG_ON_LOSS")),
@@ -154,7 +161,7 @@ def connect(
         try:
             return _join(
                 url, name, me, size, address=address, timeout=timeout, patience=patience, words=words,
-                slots=slots, transport=way, check=checked, secret=secret, retry=retry,
+                slots=slots, transport=way, stripes=dealt, check=checked, secret=secret, retry=retry,
                 timeline=timeline or os.environ.get(timelines.VARIABLE) or None, **wishes,
             )  # fmt: skip
         except BaseException:
@@ -182,6 +189,7 @@ def _join(
     words: int | None,
     slots: int | None,
     transport: str,
+    stripes: int,
     check: bool,
     secret: Secret,
     address: str | None = None,
@@ -201,17 +209,20 @@ def _join(
             "transport is 'dpdk': address or SWITCHAGG_ADDRESS says which address its ports have"
         )
     own = own or local_address_towards(there.host, there.port)
-    sock = bind(own, transport)
-    if sock.warning:
-        warnings.warn(sock.warning, stacklevel=3)
+    socks: list[BoundSocket] = []
     try:
+        for _ in range(stripes):
+            socks.append(bind(own, transport))
+        if socks[0].warning:
+            warnings.warn(socks[0].warning, stacklevel=3)
+        shared = shared_memory(transport, check=check or bool(secret) or stripes > 1)
         member = join(
-            url, name, rank, size, sock.address, sock.port, words=words, slots=slots,
-            timeout=patience, retry=retry, memory=shared_memory(transport, check=check or bool(secret)),
-            **wishes,
+            url, name, rank, size, own, [sock.port for sock in socks], words=words, slots=slots,
+            timeout=patience, retry=retry, memory=shared, **wishes,
         )  # fmt: skip
     except BaseException:
-        sock.native.close()
+        for sock in socks:
+            sock.native.close()
         raise
     if secret and member.words < _LEAST_SEALED_WORDS:
         member.leave()
@@ -221,11 +232,14 @@ def _join(
         )
     try:
         engine, used = start_engine(
-            sock,
+            socks,
             member,
             transport,
-            lambda admission: _native.Engine(sock.native, admission, check, secret.show()),
-        )
+            lambda at: _native.Engine(
+                socks[0].native, at[0], check, secret.show(),
+                [(sock.native, each) for sock, each in zip(socks[1:], at[1:], strict=True)],
+            ),
+        )  # fmt: skip
         monitor = MembershipMonitor(
             engine, member, transport=transport, used=used, address=own, runtime=runtime
         )
@@ -250,8 +264,8 @@ def _join(
             return _join(
                 url, label, list(ranks).index(session.rank), len(ranks), address=own, timeout=timeout,
                 patience=patience, words=narrow or member.words, slots=few or member.slots,
-                transport=transport, check=check, secret=secret.copy(), may_group=False, timeline=timeline,
-                runtime=runtime, **wishes,
+                transport=transport, stripes=stripes, check=check, secret=secret.copy(), may_group=False,
+                timeline=timeline, runtime=runtime, **wishes,
             )  # fmt: skip
         except AdmissionError as error:
             if error.code == "join_timeout":

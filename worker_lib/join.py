@@ -176,6 +176,8 @@ class Membership:
         senders: how many send to the same slots of that switch: ranks, and switches below it.
         deadline: seconds of silence after which a rank is lost. on_loss: ``"fail"`` or ``"shrink"``.
         heartbeats: None where the controller wants none.
+        stripes: of a job that is dealt to several switches, the admission at each, in which `job` and `token`
+            are those of packets; else empty. `job` and `token` of the whole are for the controller.
     """
 
     controller: str
@@ -207,8 +209,14 @@ class Membership:
     deadline: float
     on_loss: str
     heartbeats: Heartbeats | None
+    stripes: tuple[Membership, ...]
     _there: Endpoint = field(repr=False, compare=False)
     _held: _HeldStream = field(repr=False, compare=False)
+
+    @property
+    def parts(self) -> tuple[Membership, ...]:
+        """The admission at each switch that this rank sends to."""
+        return self.stripes or (self,)
 
     @property
     def place(self) -> int:
@@ -264,22 +272,35 @@ class Membership:
         answer = self._ask("progress", {"token": self.token, "completed": completed}, timeout)
         return _field(self.controller, lambda: int(answer["complete_to"]))
 
-    def proceed(self, address: str, port: int, timeout: float) -> Membership:
+    def proceed(self, address: str, ports: Sequence[int], timeout: float) -> Membership:
         """Waits for all survivors, and whoever joins them, for `timeout` seconds; returns the new membership.
 
         The stream goes over to it. Raises as `attach` does.
         """
-        return self._renewed(
-            self._ask("proceed", {"token": self.token, "address": address, "port": port}, timeout)
-        )
+        body = {"token": self.token, "address": address, **_ports(ports)}
+        return self._renewed(self._ask("proceed", body, timeout))
 
     def replay(
-        self, lowest: int, address: str, port: int, timeout: float, *, damaged: bool = False
+        self,
+        lowest: Sequence[int],
+        address: str,
+        ports: Sequence[int],
+        timeout: float,
+        *,
+        stripe: int = 0,
+        damaged: bool = False,
     ) -> Membership:
-        """Says that the switch is gone, or its RESULTs `damaged`, and which RESULT this rank lacks; waits for
-        the others, for `timeout` seconds. Returns the membership on another switch, or on the same. Raises as
-        `attach` does."""
-        body: dict[str, Any] = {"token": self.token, "lowest": lowest, "address": address, "port": port}
+        """Says that a stripe's switch is gone, or its RESULTs `damaged`, and which RESULTs this rank lacks.
+
+        Waits for the others, for `timeout` seconds. Returns the membership on another switch, or on the same.
+        Raises as `attach` does.
+
+        Args:
+            lowest, ports: by stripe.
+        """
+        body: dict[str, Any] = {"token": self.token, "lowest": lowest[0], "address": address, **_ports(ports)}
+        if len(lowest) > 1:
+            body |= {"more_lowest": list(lowest[1:]), "stripe": stripe}
         if damaged:
             body["damaged"] = True
         return self._renewed(self._ask("replay", body, timeout))
@@ -342,7 +363,7 @@ class Membership:
         answer = http_client.call_once(self._there, "GET", f"/v1/slots?{query}", timeout=timeout)
         if _field(self.controller, lambda: answer["slots"]) is None:
             return None
-        behind = _field(self.controller, lambda: places_behind(answer["slots"]))
+        behind = _field(self.controller, lambda: places_behind(answer["slots"], apart=bool(self.stripes)))
         return tuple(rank for rank, place in enumerate(self.places) if place in behind)
 
     def close_descriptors(self) -> None:
@@ -361,7 +382,7 @@ def join(
     rank: int,
     world_size: int,
     address: str,
-    port: int,
+    port: int | Sequence[int],
     words: int | None = None,
     slots: int | None = None,
     timeout: float = 30.0,
@@ -381,7 +402,8 @@ def join(
         controller_url: ``http://host:port`` or ``https://host:port``.
         job: its name; all ranks use the same.
         rank, world_size: 0 <= rank < world_size <= 256.
-        address, port: IPv4 address and UDP port that this rank's packets will come from.
+        address, port: IPv4 address and UDP port that this rank's packets will come from; several ports for a
+            job that is dealt to as many switches.
         words: K, the words of a packet; None leaves it to the others, or to the controller.
         slots: P, the job's slots, a power of two; None likewise.
         timeout: seconds for everything.
@@ -406,7 +428,7 @@ def join(
         "rank": rank,
         "world_size": world_size,
         "address": address,
-        "port": port,
+        **_ports([port] if isinstance(port, int) else port),
         "words": words,
         "slots": slots,
         "touch": touch,
@@ -473,10 +495,22 @@ def _open(
         raise
 
 
-def places_behind(slots: Sequence[Mapping[str, Any]]) -> set[int]:
-    """Returns the places that the oldest round waits for, of slots as the API's `WaitingSlot`."""
+def _ports(ports: Sequence[int]) -> dict[str, Any]:
+    return {"port": ports[0], **({"more_ports": list(ports[1:])} if len(ports) > 1 else {})}
+
+
+def places_behind(slots: Sequence[Mapping[str, Any]], *, apart: bool = False) -> set[int]:
+    """Returns the places that the oldest round waits for, of slots as the API's `WaitingSlot`.
+
+    With `apart` that of each switch: sequence numbers of stripes have nothing to do with each other.
+    """
     if not slots:
         return set()
+    if apart:
+        of_switch: dict[str, list[Mapping[str, Any]]] = {}
+        for slot in slots:
+            of_switch.setdefault(str(slot["switch"]), []).append(slot)
+        return set().union(*map(places_behind, of_switch.values()))
     # Sequence numbers of rounds in flight are close together, but may wrap.
     ages = [(int(slot["seq"]) - int(slots[0]["seq"]) + 2**31) % 2**32 for slot in slots]
     oldest = [slot for slot, age in zip(slots, ages, strict=True) if age == min(ages)]
@@ -509,6 +543,10 @@ def _membership(
     receivers = tuple(int(each) for each in answer.get("receivers", ()))
     if len(receivers) not in (0, world_size) or not all(0 < each < 1 << 16 for each in receivers):
         raise ValueError(f"receivers {receivers} of {world_size} ranks")
+    stripes = tuple(
+        _membership({**answer, **each, "stripes": ()}, there, held, controller=controller, name=name)
+        for each in answer.get("stripes", ())
+    )
     return Membership(
         controller=controller,
         name=name,
@@ -543,6 +581,7 @@ def _membership(
         deadline=float(answer["deadline"]),
         on_loss=str(answer["on_loss"]),
         heartbeats=None if heartbeat is None else _heartbeats(heartbeat, held.stream.peer),
+        stripes=stripes,
         _there=there,
         _held=held,
     )

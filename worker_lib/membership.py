@@ -4,7 +4,7 @@
                                         End(cause)              the session has ended
                                         FailFrom(begun, completed, loss)  later collectives cannot complete
                                         Change()                freeze, progress, finish, proceed
-                                        GoOver()                to another switch
+                                        GoOver(stripe)          to another switch
                                         RequestPause()          rank 0: ask all ranks to change
                                         SetPolicy(word)         rank 0: the policy of plans from now on
                                         None                    nothing
@@ -149,7 +149,9 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class GoOver:
-    """The switch is gone: suspend, replay."""
+    """The switch of a stripe is gone: suspend, replay."""
+
+    stripe: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +212,7 @@ class MembershipStateMachine:
                     counts = event.get("begun"), event.get("completed")
                     return self._on_left(_places(event["ranks"]), *counts, why)
                 case "failover":
-                    return None if self.losing else GoOver()
+                    return None if self.losing else GoOver(int(event.get("stripe", 0)))
                 case "switch":
                     return End(Gone(f"job {self.name!r} has lost its slots: {event['why']}"))
                 case "evicted":

@@ -119,7 +119,8 @@ class MembershipMonitor:
         self._asked = transport
         self._address = address
         self._change_wanted = self._failover_wanted = False
-        self._offer: BoundSocket | None = None  # the controller was told its address
+        self._gone = 0  # the stripe whose switch is gone
+        self._offer: list[BoundSocket] = []  # the controller was told their addresses, by stripe
         self._closing = runtime.event()
         self._dropped = False
         self._events: queue.SimpleQueue[tuple[int, dict[str, Any] | None]] = queue.SimpleQueue()
@@ -159,21 +160,26 @@ class MembershipMonitor:
             member = self.member
             if member.job != job:
                 return
+            refused = self._engine.refused
+            stripe = refused.index(max(refused))
+            gone = member.parts[stripe]
             if not member.standby and self.over is None:
-                where = f"{member.switch_address}:{member.switch_port}"
+                where = f"{gone.switch_address}:{gone.switch_port}"
                 self.over = Gone(
                     f"the switch of job {member.name!r} at {where} is gone: its port refuses packets"
                 )
         if self.over is not None:
             self._engine.abort()
             return
-        self._events.put((self._stream_number, {"event": "failover", "job": job}))
+        event = {"event": "failover", "job": job, "stripe": stripe}
+        self._events.put((self._stream_number, event))
         self._wake()
 
     def wrong(self, damage: int) -> str:
         """Says of which switch, packet and slot a RESULT was wrong."""
-        member = self.member
-        slot = member.base + (member.first_seq + damage) % member.slots
+        stripes = len(self.member.parts)
+        member = self.member.parts[damage % stripes]
+        slot = member.base + (member.first_seq + damage // stripes) % member.slots
         return (
             f"the RESULT of packet number {damage}, in slot {slot} of the switch at {member.switch_address}:"
             f"{member.switch_port}, is not the sum of what the ranks have sent"
@@ -248,8 +254,8 @@ class MembershipMonitor:
             self._heartbeats.close()
             if self._dropped:
                 self.member.close_stream()
-            if self._offer is not None:
-                self._offer.native.close()
+            for sock in self._offer:
+                sock.native.close()
             self._engine.set_pause_eventfd(-1)
             with self._wakeup_lock:
                 self._wakeup_open = False
@@ -285,8 +291,8 @@ class MembershipMonitor:
                 # Nobody can send again at another switch what a lost rank had sent.
                 self._change_wanted, self._failover_wanted = True, False
                 self._engine.freeze()
-            case GoOver():
-                self._failover_wanted = True
+            case GoOver(stripe):
+                self._failover_wanted, self._gone = True, stripe
             case RequestPause():
                 self._engine.request_pause()
             case SetPolicy(word):
@@ -341,10 +347,10 @@ class MembershipMonitor:
         if member.job == self.member.job:
             self.member = member
             self._start_heartbeats()
-        elif self._offer is not None and self._failover_wanted:  # the answer to `replay` was lost on its way
+        elif self._offer and self._failover_wanted:  # the answer to `replay` was lost on its way
             self._failover_wanted = False
             self._move(member)
-        elif self._offer is not None:  # the answer to `proceed` was lost on its way
+        elif self._offer:  # the answer to `proceed` was lost on its way
             self._resume(member)
         else:
             self._end(Gone(f"job {member.name!r} went on without this rank"))
@@ -378,9 +384,7 @@ class MembershipMonitor:
                 if self._failover_wanted or damage is not None:
                     self._change_wanted = self._failover_wanted = True
                     return None
-            if self._offer is None:
-                self._offer = bind(self._address, self._asked)
-            return self._resume(member.proceed(self._offer.address, self._offer.port, _PATIENCE))
+            return self._resume(member.proceed(self._address, self._offered(), _PATIENCE))
         except AdmissionError as error:
             if error.code not in _TEMPORARY:
                 return self._end(Gone(str(error)))
@@ -395,11 +399,10 @@ class MembershipMonitor:
         """Suspend, replay, move; see docs/protocol.md, section 13."""
         lowest = self._engine.suspend()
         damage, unhealed = self._engine.damage, self._engine.unhealed
+        stripe = self._gone if damage is None else damage % len(lowest)
         try:
-            if self._offer is None:
-                self._offer = bind(self._address, self._asked)
             new = self.member.replay(
-                lowest, self._offer.address, self._offer.port, _PATIENCE, damaged=damage is not None
+                lowest, self._address, self._offered(), _PATIENCE, stripe=stripe, damaged=damage is not None
             )
         except AdmissionError as error:
             if error.code not in _TEMPORARY:
@@ -414,11 +417,24 @@ class MembershipMonitor:
         self._closing.wait(_FIRST_PAUSE)
         return None
 
+    def _offered(self) -> list[int]:
+        """The ports of sockets that the next generation, or another switch, may send to."""
+        while len(self._offer) < len(self.member.parts):
+            self._offer.append(bind(self._address, self._asked))
+        return [sock.port for sock in self._offer]
+
     def _move(self, new: Membership) -> None:
-        """Goes on in the same generation on another switch."""
+        """Goes on in the same generation, with other switches for some stripes."""
         self._machine.changed(Generation(new.job, new.rank, new.places), ())
+        both = enumerate(zip(self.member.parts, new.parts, strict=True))
+        moved = [stripe for stripe, (before, now) in both if before.job != now.job]
+
+        def start(socks: list[_native.Socket], at: list[_native.Admission]) -> None:
+            for i in moved:
+                self._engine.move(socks[i], at[i], new.parts[i].first_packet, i, i != moved[-1])
+
         with self.lock:
-            used = self._start_on(new, lambda native, at: self._engine.move(native, at, new.first_packet))
+            used = self._start_on(new, start)
         self._go_on(used)
 
     def _resume(self, new: Membership) -> None:
@@ -433,23 +449,29 @@ class MembershipMonitor:
             self.policies.append(new.policy)
             if loss is not None:
                 self.losses[len(self.generations) - 2] = self.owed = loss
-            used = self._start_on(new, lambda native, at: self._engine.resume(native, at, loss is not None))
+            used = self._start_on(
+                new,
+                lambda socks, at: self._engine.resume(
+                    socks[0], at[0], loss is not None, list(zip(socks[1:], at[1:], strict=True))
+                ),
+            )
         self._go_on(used)
 
     def _start_on(
-        self, new: Membership, start: Callable[[_native.Socket, _native.Admission], bool]
+        self, new: Membership, start: Callable[[list[_native.Socket], list[_native.Admission]], object]
     ) -> str | None:
         """Starts the engine again, with the lock held. Returns the transport; None if the session is over."""
-        sock, self._offer = self._offer, None
-        assert sock is not None
+        socks, self._offer = self._offer, []
         self.member = new
+        natives = [sock.native for sock in socks]
         try:
-            return start_engine(sock, new, self._asked, lambda admission: start(sock.native, admission))[1]
+            return start_engine(socks, new, self._asked, lambda at: start(natives, at))[1]
         except (SwitchError, ValueError) as error:
             self.over = Gone(str(error))
             return None
         finally:
-            sock.native.close()  # does nothing once the engine has it
+            for native in natives:
+                native.close()  # does nothing once the engine has it
 
     def _go_on(self, used: str | None) -> None:
         if self.over is not None:

@@ -8,6 +8,8 @@
 "dpdk"  the same datagrams through ports of DPDK, as SWITCHAGG_DPDK says; the address is that of the ports,
         not one of the kernel's
 "auto"  "slots" where that works, else "shm", else UDP
+
+A job that is dealt to several switches has a socket for each, and goes by UDP.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import os
 import socket
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -27,6 +29,7 @@ from switchagg.devices.dpdk import DpdkSettings
 from switchagg.devices.dpdk import start as start_dpdk
 from switchagg.devices.xdp import xdp_refusal
 from switchagg.errors import NetworkError, SwitchError, UsageError
+from switchagg.wire.header import MAX_STRIPES
 from worker_lib import _native
 
 if TYPE_CHECKING:
@@ -51,16 +54,38 @@ def checked_transport(given: str | None) -> str:
     return value
 
 
+def checked_stripes(given: int | None, transport: str) -> int:
+    """Returns the number of switches that the job is to be dealt to: by argument, or by SWITCHAGG_STRIPES.
+
+    Raises `UsageError` for a number that cannot be, or a transport that reaches one switch only.
+    """
+    name, value = "stripes", given
+    if given is None:
+        name, text = "SWITCHAGG_STRIPES", os.environ.get("SWITCHAGG_STRIPES") or "1"
+        value = int(text) if text.isascii() and text.isdigit() else None
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_STRIPES:
+        shown = repr(given) if given is not None else repr(os.environ.get("SWITCHAGG_STRIPES"))
+        raise UsageError(f"{name} is {shown}; accepted: 1 to {MAX_STRIPES}")
+    if value > 1 and transport not in ("auto", "udp"):
+        raise UsageError(
+            f"{name} is {value} and the transport {transport!r}; accepted with it: 'auto', 'udp'"
+        )
+    return value
+
+
 def start_engine(
-    sock: BoundSocket, member: Membership, transport: str, start: Callable[[_native.Admission], T]
+    socks: Sequence[BoundSocket],
+    member: Membership,
+    transport: str,
+    start: Callable[[list[_native.Admission]], T],
 ) -> tuple[T, str]:
     """Makes an engine, or lets a frozen one go on in a new generation.
 
     Args:
-        sock: the socket whose address the controller was told.
+        socks: the sockets whose addresses the controller was told, by stripe.
         member: the admission that the controller gave.
         transport: one of `TRANSPORTS`.
-        start: does it, with an engine's admission for one transport or the other.
+        start: does it, with an engine's admissions for one transport or the other, by stripe.
 
     Returns:
         What `start` returns, and the transport that is used: "shm", "slots", "udp", "xdp" or "dpdk".
@@ -68,10 +93,13 @@ def start_engine(
     Raises:
         SwitchError: no route to the switch, or it takes no link and `transport` is "shm" or "slots".
     """
+    sock = socks[0]
+    if member.stripes:
+        transport = "udp"
     if transport in ("auto", "shm", "slots") and member.switch_link:
         try:
             used = "slots" if member.shared else "shm"
-            return start(_admission(member, member.slots, member.switch_link, shared=member.shared)), used
+            return start([_admission(member, member.slots, member.switch_link, shared=member.shared)]), used
         except OSError as error:
             if transport != "auto":
                 raise SwitchError(
@@ -87,14 +115,19 @@ def start_engine(
     if transport == "xdp":
         try:
             sock.native.use_xdp()
-            return start(_admission(member, window_limit(member, sock.native.receive_buffer), "")), "xdp"
+            return start([_admission(member, window_limit(member, sock.native.receive_buffer), "")]), "xdp"
         except OSError as error:
             sock.native.use_udp()
             why = xdp_refusal(error)
             warnings.warn(f"packets go by UDP, for AF_XDP does not work here: {why}", stacklevel=2)
     used = "dpdk" if transport == "dpdk" else "udp"
     try:
-        return start(_admission(member, window_limit(member, sock.native.receive_buffer), "")), used
+        return start(
+            [
+                _admission(part, window_limit(part, each.native.receive_buffer), "")
+                for part, each in zip(member.parts, socks, strict=True)
+            ]
+        ), used
     except OSError as error:
         raise SwitchError(
             f"no route to the switch at {member.switch_address}:{member.switch_port}: {error.strerror}"

@@ -140,6 +140,10 @@ def _in_full(job: dict[str, Any]) -> str:
             ("below it", f"{leaf['switch']}: ranks {figures.ranks(leaf['ranks'])}, slots from {leaf['base']}")
             for leaf in job.get("leaves") or []
         ),
+        *(
+            ("dealt to", f"{stripe['switch']}: slots from {stripe['base']}")
+            for stripe in job.get("stripes") or []
+        ),
         (
             "slots",
             "-"
@@ -179,8 +183,8 @@ def _in_full(job: dict[str, Any]) -> str:
 
 
 def _where(job: dict[str, Any]) -> str:
-    leaves = job.get("leaves") or []
-    return (job.get("switch") or "-") + (f" +{len(leaves)}" if leaves else "")
+    more = job.get("leaves") or (job.get("stripes") or [])[1:]
+    return (job.get("switch") or "-") + (f" +{len(more)}" if more else "")
 
 
 def _state(job: dict[str, Any]) -> str:

@@ -99,6 +99,13 @@ class LeafView(TypedDict):
     ranks: list[int]
 
 
+class StripeView(TypedDict):
+    """A job's range on one of the switches that it is dealt to."""
+
+    switch: str
+    base: int
+
+
 class JobView(TypedDict):
     """A job."""
 
@@ -116,10 +123,12 @@ class JobView(TypedDict):
     places: list[int]
     """For each rank now, the one that it joined as."""
     switch: str | None
-    """The one that makes its results: of a tree the root."""
+    """The one that makes its results: of a tree the root, of several stripes the first."""
     base: int | None
     leaves: list[LeafView]
     """Of a job on a tree of switches."""
+    stripes: list[StripeView]
+    """Of a job that is dealt to several switches, all of them in order."""
     slots: int | None
     words: int | None
     shared: bool
@@ -330,6 +339,20 @@ class HeartbeatView(TypedDict):
     """Seconds."""
 
 
+class AdmittedStripe(TypedDict):
+    """An admission at one of the switches that a job is dealt to. Numbers are the stripe's own."""
+
+    switch: AttachedSwitch
+    job: int
+    """The id in packets to this switch."""
+    token: int
+    """In packets to this switch."""
+    result_token: int
+    base: int
+    first_seq: int
+    first_packet: int
+
+
 class AdmittedView(TypedDict):
     """An admission: all that a rank needs to send, and to check RESULTs; the first event of its stream."""
 
@@ -356,6 +379,9 @@ class AdmittedView(TypedDict):
     """The first packet number on this switch: what was sent from there on is sent again."""
     shared: bool
     """The slots are in memory that all workers share: each runs the slot machine itself."""
+    stripes: list[AdmittedStripe]
+    """Of a job that is dealt to several switches: packet number q goes to the one at q modulo their number,
+    where it has number q divided by it. Then `job` and `token` are for calls of the controller."""
     standby: bool
     """Another switch could take the job, or may: it has not been reached yet."""
     switch: AttachedSwitch

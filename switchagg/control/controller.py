@@ -247,16 +247,16 @@ class Controller:
             return future
 
     def proceed(
-        self, tenant: Tenant, name: str, rank: int, token: int, address: str, port: int
+        self, tenant: Tenant, name: str, rank: int, token: int, address: str, ports: Sequence[int]
     ) -> Future[AdmittedView]:
-        """A rank is done with the old generation of its job, and will send from this address and port.
+        """A rank is done with the old generation of its job, and will send from this address and these ports.
 
         Returns the event ``admitted`` of the new generation, once it is open.
         """
         with self._core.changing() as book:
             member = self._present(tenant, name, rank, token)
             with self._core.streams.call(member, ChangeStep.proceed) as future:
-                book.changes.proceed(member, address, port, token)
+                book.changes.proceed(member, address, ports, token)
             return future
 
     def replay(
@@ -265,13 +265,14 @@ class Controller:
         name: str,
         rank: int,
         token: int,
-        lowest: int,
+        lowest: Sequence[int],
         address: str,
-        port: int,
+        ports: Sequence[int],
         *,
+        stripe: int = 0,
         damaged: bool = False,
     ) -> Future[AdmittedView]:
-        """A rank's switch is gone: it lacks RESULTs from packet `lowest` on, and has a new address and port.
+        """A stripe's switch is gone: a rank lacks RESULTs from packets `lowest` on, and has new ports.
 
         With `damaged` the switch is there, and gives wrong sums. Returns the event ``admitted`` of the switch
         where the job goes on, once it is installed there.
@@ -279,7 +280,7 @@ class Controller:
         with self._core.changing() as book:
             member = self._present(tenant, name, rank, token)
             with self._core.streams.call(member, ChangeStep.replay) as future:
-                book.failovers.report(member, token, lowest, address, port, damaged=damaged)
+                book.failovers.report(member, token, lowest, address, ports, stripe=stripe, damaged=damaged)
             return future
 
     def _present(self, tenant: Tenant, name: str, rank: int, token: int) -> Member:

@@ -116,8 +116,9 @@ class ControllerCore:
             cookies = [member.cookie for member in job.joined()]
             if job.number != number:
                 raise ValueError(f"it calls itself job {job.number}")
-            if job.generation is not None and job.id in table.ids:
-                raise ValueError(f"its id {job.id} is another job's")
+            for part in () if job.generation is None else job.generation.parts:
+                if part.id in table.ids:
+                    raise ValueError(f"its id {part.id} is another job's")
             if len(set(cookies)) < len(cookies) or table.cookies.keys() & set(cookies):
                 raise ValueError("two members have the same cookie")
         except ValueError as error:
@@ -180,9 +181,8 @@ class ControllerCore:
     def admitted(self, member: Member) -> AdmittedView:
         """Returns the event ``admitted`` of a member."""
         assert member.admission is not None
-        driver = self.drivers[member.admission.switch]
         standby = self.book.failovers.has_standby(member.job)
-        return admitted(member.admission, driver, self._heartbeat_address, standby=standby)
+        return admitted(member.admission, self.drivers, self._heartbeat_address, standby=standby)
 
     def keep(self, pending: Sequence[effects.Effect] = (), **changes: Any) -> None:
         """Has changes, the fields of `Changes`, written to the store, and then effects carried out."""

@@ -25,8 +25,12 @@ _JOB: Final = (
     *("number", "tenant", "name", "world_size", "spec", "state", "draining", "id"),
     *("policy", "policy_why"),
 )
-_GENERATION: Final = ("entry", "first_seq", "places", "fenced", "seats")
-_MEMBER: Final = ("request", "endpoint", "token", "former", "replays", "state", "why", "begun", "completed")
+_GENERATION: Final = ("entry", "first_seq", "first_packet", "places", "fenced", "seats")
+_MEMBER: Final = (
+    *("request", "endpoint", "more_ports", "token", "former", "replays", "state", "why"),
+    *("begun", "completed"),
+)
+_MEMBER_DEFAULTS: Final = {"begun": None, "completed": None, "replays": False, "more_ports": ()}
 _CHANGE: Final = ("reason", "why", "complete_to")
 _LOST: Final = tuple[tuple[int, str], ...]
 
@@ -49,7 +53,7 @@ def dump(job: Job, epoch: float) -> dict[str, Any]:
     return {
         **_fields(job, _JOB),
         "created": job.created + epoch,
-        "id": job.id if generation is None or not generation.open else generation.id,
+        "id": job.id if generation is None or not generation.open else generation.known_as,
         "tree": None if placement is None else asdict(placement),
         "shape": None if job.size is None else asdict(job.size),
         "generation": None if generation is None or not generation.open else _generation(generation),
@@ -62,8 +66,11 @@ def dump(job: Job, epoch: float) -> dict[str, Any]:
 
 
 def _generation(generation: Generation) -> dict[str, Any]:
-    leaves = [_generation(leaf) for leaf in generation.leaves]
-    return {**_fields(generation, _GENERATION), "leaves": leaves}
+    below = {
+        "leaves": [_generation(leaf) for leaf in generation.leaves],
+        "stripes": [_generation(stripe) for stripe in generation.stripes],
+    }
+    return {**_fields(generation, _GENERATION), **below}
 
 
 def _member(member: Member) -> dict[str, Any]:
@@ -103,7 +110,8 @@ def _load(document: dict[str, Any], epoch: float) -> Job:
             raise ValueError(f"rank {member.rank} is there twice")
         job.members[member.rank] = member
     if document["generation"] is not None and job.placement is not None:
-        job.generation = _load_generation(job.ranges, document["generation"])
+        job.generation = _load_generation(job.placement, document["generation"])
+        job.generation.newest = job.id
     if (change := document["change"]) is not None:
         job.change = Change(**_read_fields(Change, _CHANGE, change), lost=dict(_read(_LOST, change["lost"])))
     return job
@@ -117,7 +125,7 @@ def _load_member(job: Job, saved: dict[str, Any]) -> Member:
         expires=0.0,
         cookie=cookie,
         admission=_read(Admission, given),
-        **_read_fields(Member, _MEMBER, {"begun": None, "completed": None, "replays": False, **saved}),
+        **_read_fields(Member, _MEMBER, _MEMBER_DEFAULTS | saved),
     )
 
 
@@ -136,7 +144,7 @@ def _check(job: Job) -> None:
         for part, there in zip(generation.parts, ranges, strict=True):
             entry = part.entry
             if (entry.job, entry.base, entry.slots, entry.words) != (
-                job.id,
+                entry.job if generation.stripes else job.id,
                 there.base,
                 there.slots,
                 there.words,
@@ -152,14 +160,18 @@ def _check(job: Job) -> None:
                 raise ValueError(f"rank {member.rank} is on none of its switches")
 
 
-def _load_generation(ranges: Sequence[SlotRange], saved: dict[str, Any]) -> Generation:
-    leaves = zip(ranges[1:], saved.get("leaves", ()), strict=True)
+def _load_generation(placement: Placement, saved: dict[str, Any]) -> Generation:
+    def below(name: str, ranges: Sequence[SlotRange]) -> tuple[Generation, ...]:
+        there = zip(ranges, saved.get(name, ()), strict=True)
+        return tuple(_load_generation(Placement(each), part) for each, part in there)
+
     return Generation(
-        ranges[0],
-        **_read_fields(Generation, _GENERATION, {"seats": (), **saved}),
+        placement.root,
+        **_read_fields(Generation, _GENERATION, {"seats": (), "first_packet": 0, **saved}),
         ready=True,
         open=True,
-        leaves=tuple(_load_generation([each], leaf) for each, leaf in leaves),
+        leaves=below("leaves", placement.leaves),
+        stripes=below("stripes", placement.stripes),
     )
 
 

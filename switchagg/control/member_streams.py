@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, cast
 
-from switchagg.control.answers import AdmittedView, Endpoint
+from switchagg.control.answers import AdmittedView, AttachedSwitch, Endpoint
 from switchagg.control.drivers.base import SwitchDriver
 from switchagg.control.jobs.effects import ChangeStep
 from switchagg.control.jobs.job import Member
@@ -105,7 +105,11 @@ class MemberStreams:
 
 
 def admitted(
-    admission: Admission, driver: SwitchDriver, heartbeat: tuple[str, int] | None, *, standby: bool
+    admission: Admission,
+    drivers: Mapping[str, SwitchDriver],
+    heartbeat: tuple[str, int] | None,
+    *,
+    standby: bool,
 ) -> AdmittedView:
     """Returns the first event of a member's stream."""
     shown = asdict(admission)
@@ -117,11 +121,16 @@ def admitted(
         "receivers": list(admission.receivers),
         "standby": standby,
         "lost": [{"rank": rank, "why": why} for rank, why in admission.lost],
-        "switch": {"name": driver.name, **endpoint(driver)},
+        "switch": _attached(drivers[admission.switch]),
+        "stripes": [asdict(each) | {"switch": _attached(drivers[each.switch])} for each in admission.stripes],
         "on_loss": admission.on_loss.value,
         "heartbeat": {"address": address, "port": port, "cookie": cookie.hex(), "interval": interval},
     }
     return cast(AdmittedView, shown)
+
+
+def _attached(driver: SwitchDriver) -> AttachedSwitch:
+    return {"name": driver.name, **endpoint(driver)}
 
 
 def endpoint(driver: SwitchDriver) -> Endpoint:

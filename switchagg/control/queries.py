@@ -110,7 +110,7 @@ class Queries:
         """
         with self._core.lock:
             there = [
-                (job.name, job.id, job.tenant, part.slot_range.switch)
+                (job.name, part.id, job.tenant, part.slot_range.switch)
                 for job in self._core.book.table.jobs()
                 if job.generation is not None and job.generation.open and _sees(tenant, job)
                 for part in job.generation.parts
@@ -223,7 +223,11 @@ class Queries:
             "base": None if job.slot_range is None else job.slot_range.base,
             "leaves": [
                 {"switch": leaf.switch, "base": leaf.base, "ranks": list(seats[leaf.switch])}
-                for leaf in job.ranges[1:]
+                for leaf in (() if job.placement is None else job.placement.leaves)
+            ],
+            "stripes": [
+                {"switch": each.switch, "base": each.base}
+                for each in (job.ranges if job.placement is not None and job.placement.stripes else ())
             ],
             "slots": job.slots,
             "words": job.words,
@@ -248,7 +252,7 @@ class Queries:
         if generation is not None and member.rank in generation.places:
             part, bit = generation.seat(member.rank)
             switch = part.slot_range.switch
-            counters = self._core.agents[switch].job_counters(generation.id)
+            counters = self._core.agents[switch].job_counters(part.id)
             packets = counters.get(f"worker_{bit}_packets")
         return {
             "rank": member.rank,

@@ -212,11 +212,13 @@ class Controller:
                 case "proceed":
                     (token,) = arguments
                     member = book.table.member(TENANT.name, NAME, place, token)
-                    book.changes.proceed(member, *address_of(place), token)
+                    address, port = address_of(place)
+                    book.changes.proceed(member, address, [port], token)
                 case "replay":
                     token, lowest = arguments
                     member = book.table.member(TENANT.name, NAME, place, token)
-                    book.failovers.report(member, token, lowest, *address_of(place))
+                    address, port = address_of(place)
+                    book.failovers.report(member, token, [lowest], address, [port])
         except AdmissionError as error:
             refused.append(Message(place, "refused", f"{error.code}: {error}"))
         after, messages = self._keep(snapshot)

@@ -38,17 +38,17 @@ def _machine(*edits: Edit) -> FailoverRules:
 
 _RULES: Final[dict[str, tuple[Bounds, Callable[[], FailoverRules]]]] = {
     "a-packet-too-late": (
-        Bounds(1), _failovers(("min(failover.lowest.values())", "min(failover.lowest.values()) + 1")),
+        Bounds(1), _failovers(("map(min, zip(", "map(lambda each: min(each) + 1, zip(")),
     ),
     "greatest-number-decides": (
-        Bounds(1), _failovers(("min(failover.lowest.values())", "max(failover.lowest.values())")),
+        Bounds(1), _failovers(("map(min, zip(", "map(max, zip(")),
     ),
     "moved-before-all-have-reported": (
         Bounds(1),
         _failovers(("if not set(generation.places) <= failover.lowest.keys():", "if not failover.lowest:")),
     ),
     "sequence-numbers-of-packet-0": (
-        Bounds(1), _lifecycle(("(generation.first_seq - (first_packet or 0))", "(generation.first_seq)")),
+        Bounds(1), _lifecycle(("(part.first_seq - part.first_packet)", "(part.first_seq)")),
     ),
     "id-and-tokens-kept": (
         Bounds(alarms=1),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -75,7 +76,9 @@ class Kill:
 class Workers:
     """The workers of one job."""
 
-    def __init__(self, site: Site, job: str, count: int, elements: int, transport: str, victim: str) -> None:
+    def __init__(
+        self, site: Site, job: str, count: int, elements: int, transport: str, victim: str, stripes: int
+    ) -> None:
         where = f"http://127.0.0.1:{site.port}"
         halves = [1 + 2 * rank // count for rank in range(count)]
         addresses = [
@@ -87,6 +90,7 @@ class Workers:
                 [sys.executable, "-m", "tests.failovers.worker",
                  where, job, str(rank), str(count), str(elements), transport, addresses[rank]],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                env={**os.environ, "SWITCHAGG_STRIPES": str(stripes)},
             )
             for rank in range(count)
         ]  # fmt: skip
@@ -133,8 +137,10 @@ class Workers:
 
 
 @contextmanager
-def _job(site: Site, name: str, count: int, elements: int, transport: str, victim: str) -> Iterator[Workers]:
-    workers = Workers(site, name, count, elements, transport, victim)
+def _job(
+    site: Site, name: str, count: int, elements: int, transport: str, victim: str, stripes: int
+) -> Iterator[Workers]:
+    workers = Workers(site, name, count, elements, transport, victim, stripes)
     try:
         yield workers
         statuses = workers.close()
@@ -154,6 +160,7 @@ def kills(
     transport: str,
     controller: bool = False,
     victim: str = "switch",
+    stripes: int = 1,
 ) -> Iterator[Kill]:
     """Yields `count` kills, after each of which the switch is started again, for the next one.
 
@@ -162,22 +169,25 @@ def kills(
             the switch is not killed, but drained, until the call has ended.
         elements: of the tensor, float32.
         controller: kill it too, at the same time, and start another.
+        stripes: switches that the job is dealt to; there is one more.
 
     Raises:
         RuntimeError: a rank has ended, or the job is not on a switch.
     """
     calls = [CALLS[-1], *(rng.choice(CALLS) for _ in range(count - 1))]  # asynchronous ones at least once
     tree = victim in ("leaf", "root")
-    site = Site(folder / "state", TREES) if tree else Site(folder / "state")
+    site = Site(folder / "state", TREES if tree else dict.fromkeys("abcdefgh"[: stripes + 1], ""))
     try:
-        with _job(site, "undisturbed", workers, elements, transport, victim) as job:
+        with _job(site, "undisturbed", workers, elements, transport, victim, stripes) as job:
             right = [_call(job, call) for call in calls]
-        with _job(site, "disturbed", workers, elements, transport, victim) as job:
+        with _job(site, "disturbed", workers, elements, transport, victim, stripes) as job:
             for call, (sums, undisturbed) in zip(calls, right, strict=True):
                 (found,) = (each for each in site.get("/v1/jobs") if each["name"] == "disturbed")
                 leaves = [leaf["switch"] for leaf in found["leaves"]]
-                switch = rng.choice(leaves) if victim == "leaf" else found["switch"]
+                dealt = [stripe["switch"] for stripe in found["stripes"]]
+                switch = rng.choice(leaves if victim == "leaf" else dealt or [found["switch"]])
                 assert bool(leaves) == tree, found
+                assert len(dealt) == (stripes if stripes > 1 else 0), found
                 after = rng.random() * undisturbed
                 if victim == "drained":
                     yield _drained(site, job, switch, call, sums, undisturbed, after)
@@ -235,9 +245,14 @@ def _drained(
     time.sleep(after)
     site.post(f"/v1/switches/{switch}/drain")
     sums, seconds = job.end()
-    eventually(lambda: site.get("/v1/jobs/disturbed")["switch"] != switch, 60)
+    eventually(lambda: switch not in _switches(site), 60)
     site.post(f"/v1/switches/{switch}/undrain")
     return Kill(call, switch, after, seconds, undisturbed, 0.0, _same(call, sums, right))
+
+
+def _switches(site: Site) -> set[str]:
+    found = site.get("/v1/jobs/disturbed")
+    return {found["switch"], *(stripe["switch"] for stripe in found["stripes"])}
 
 
 def table(done: Sequence[Kill]) -> str:

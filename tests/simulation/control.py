@@ -510,6 +510,8 @@ class ControlPlane:
                 given = {key: value for key, value in body.items() if value is not None}
                 if "on_loss" in given:
                     given["on_loss"] = OnLoss(given["on_loss"])
+                if "more_ports" in given:
+                    given["more_ports"] = tuple(given["more_ports"])
                 controller.join(OPEN, name, JoinRequest(**given, timeout=timeout), stream)
             return True
 
@@ -561,6 +563,7 @@ def _answer(controller: Controller, method: str, path: str, body: dict[str, Any]
             raise AdmissionError("there is no such job", "not_found")
         return found
     name, rank, verb, token = unquote(parts[3]), int(parts[5]), parts[6], body["token"]
+    ports = [body[key] for key in ("port",) if key in body] + body.get("more_ports", [])
     match verb:
         case "leave":
             controller.leave(OPEN, name, rank, token, body["begun"], body["completed"], body.get("why"))
@@ -569,9 +572,12 @@ def _answer(controller: Controller, method: str, path: str, body: dict[str, Any]
             future = controller.progress(OPEN, name, rank, token, body["completed"])
             return _mapped(future, lambda complete_to: {"complete_to": complete_to})
         case "proceed":
-            return controller.proceed(OPEN, name, rank, token, body["address"], body["port"])
+            return controller.proceed(OPEN, name, rank, token, body["address"], ports)
         case "replay":
-            return controller.replay(OPEN, name, rank, token, body["lowest"], body["address"], body["port"])
+            lowest = [body["lowest"], *body.get("more_lowest", [])]
+            return controller.replay(
+                OPEN, name, rank, token, lowest, body["address"], ports, stripe=body.get("stripe", 0)
+            )
     raise AssertionError(verb)
 
 

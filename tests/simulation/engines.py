@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
+from switchagg.wire.header import MAX_STRIPES
 from tests.simulation.library import CallFields, library, numbers
 from tests.simulation.scheduler import SECOND, Process, Thread, Waiters
 from worker_lib import _native
@@ -107,6 +108,15 @@ class Collective:
     difference = property(lambda self: self._fields()[8:])
 
 
+def _ways(socket: Socket, admission: Admission, more: Sequence[tuple[Socket, Admission]]) -> tuple[Any, ...]:
+    """Returns the number of an engine's stripes, their ports, and their admissions."""
+    ways = [(socket, admission), *more]
+    for each, _ in ways:
+        each.taken = True
+    ports = numbers([each.port for each, _ in ways])
+    return len(ways), ports, numbers([field for _, each in ways for field in each.fields])
+
+
 class Engine:
     """As `_native.Engine`: the product's engine, driven by the network while a thread waits in it."""
 
@@ -114,7 +124,12 @@ class Engine:
     current_thread: Callable[[], Thread | None]
 
     def __init__(
-        self, socket: Socket, admission: Admission, checked: bool = False, secret: object = None
+        self,
+        socket: Socket,
+        admission: Admission,
+        checked: bool = False,
+        secret: object = None,
+        more: Sequence[tuple[Socket, Admission]] = (),
     ) -> None:
         assert not checked
         assert not secret
@@ -122,8 +137,7 @@ class Engine:
         assert thread is not None
         self.process: Process = thread.process
         self.host = socket.host
-        library.checked("engine_open", self.host, socket.port, admission.fields)
-        socket.taken = True
+        library.checked("engine_open", self.host, *_ways(socket, admission, more))
         self._waiters: Waiters = []
         self._pause = -1
         Engine.processes[self.host] = self
@@ -181,16 +195,23 @@ class Engine:
     def freeze(self) -> int:
         return self._change("engine_freeze")
 
-    def resume(self, socket: Socket, admission: Admission, lost: bool = False) -> bool:
-        socket.taken = True
-        return bool(self._change("engine_resume", socket.port, admission.fields, int(lost)))
+    def resume(
+        self, socket: Socket, admission: Admission, lost: bool, more: Sequence[tuple[Socket, Admission]]
+    ) -> bool:
+        return bool(self._change("engine_resume", *_ways(socket, admission, more), int(lost)))
 
-    def suspend(self) -> int:
-        return self._change("engine_suspend")
+    def suspend(self) -> list[int]:
+        lowest = (ctypes.c_uint64 * MAX_STRIPES)()
+        return list(lowest[: self._change("engine_suspend", lowest)])
 
-    def move(self, socket: Socket, admission: Admission, first: int) -> bool:
+    def move(self, socket: Socket, admission: Admission, first: int, stripe: int, more: bool) -> bool:
         socket.taken = True
-        return bool(self._change("engine_move", socket.port, admission.fields, first))
+        return bool(self._change("engine_move", socket.port, admission.fields, first, stripe, int(more)))
+
+    @property
+    def refused(self) -> list[int]:
+        into = (ctypes.c_uint64 * MAX_STRIPES)()
+        return list(into[: self._call("engine_refused", into)])
 
     def request_pause(self) -> None:
         self._call("engine_request_pause")

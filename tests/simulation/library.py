@@ -60,7 +60,7 @@ class Library:
             number,
             ctypes.c_uint64,
         ]
-        c.engine_move.argtypes = [number, number, pointer, ctypes.c_uint64]
+        c.engine_move.argtypes = [number, number, pointer, ctypes.c_uint64, number, ctypes.c_int]
         for name in _SIGNED:
             getattr(c, name).restype = signed
 
@@ -97,6 +97,7 @@ _SIGNED: Final = (
     "system_open", "system_now", "system_met", "system_run", "switch_start", "switch_add", "switch_remove",
     "switch_fence", "switch_packet_out", "switch_slot", "worker_socket", "engine_open", "engine_submit",
     "work_status", "engine_freeze", "engine_finish", "engine_resume", "engine_suspend", "engine_move",
+    "engine_refused",
     "engine_fail_from", "engine_abort", "engine_close", "engine_request_pause", "engine_set_policy",
     "engine_silence", "engine_fields", "engine_stats", "engine_report",
 )  # fmt: skip

@@ -65,8 +65,8 @@ MISTAKES: Final = (
     Mistake(
         "replay-from-the-highest",
         _FAILOVERS,
-        "min(failover.lowest.values())",
-        "max(failover.lowest.values())",
+        "map(min, zip(*failover.lowest.values(), strict=True))",
+        "map(max, zip(*failover.lowest.values(), strict=True))",
     ),
     Mistake("jobs-stay-at-dead-switches", _BOOK, "if gone is not None and job.change is None:", "if False:"),
     # The controller.

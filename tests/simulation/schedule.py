@@ -68,6 +68,7 @@ class Plan:
         network: fields of `library.Settings`.
         uniform: all collectives have the same shape, since ranks come back.
         early: faults begin with the system, and not with the job.
+        stripes: switches that the job is dealt to.
     """
 
     seed: int
@@ -85,6 +86,7 @@ class Plan:
     init_loss: float
     network: dict[str, Any]
     early: bool
+    stripes: int = 1
     faults: tuple[Fault, ...] = field(default=())
 
     @property
@@ -155,6 +157,7 @@ def draw(seed: int) -> Plan:
         words=r.choice((16, 32, 64)), depth=r.choices((1, 2, 3), (60, 25, 15))[0], think=think, shrink=shrink,
         uniform=uniform, deadline=r.choice((1.0, 2.0, 5.0)), timeout=60.0, init_loss=share(0.5, 0.3),
         network=network, early=early, faults=faults,
+        stripes=2 if shape in ("two", "three") and random.Random(f"stripes {seed}").random() < 0.4 else 1,
     )  # fmt: skip
 
 

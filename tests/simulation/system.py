@@ -182,8 +182,9 @@ class System:
             worker.session = made = _join(
                 f"http://{address_of(self.plane.host)}:1", NAME, worker.place, plan.workers,
                 address=address_of(process.host), timeout=plan.timeout, patience=30.0, words=plan.words,
-                slots=plan.slots, transport="udp", check=False, secret=Secret(bytearray()), runtime=process,
-                may_group=False, deadline=plan.deadline, on_loss="shrink" if plan.shrink else "fail",
+                slots=plan.slots, transport="udp", stripes=plan.stripes, check=False,
+                secret=Secret(bytearray()), runtime=process, may_group=False, deadline=plan.deadline,
+                on_loss="shrink" if plan.shrink else "fail",
             )  # fmt: skip
             worker.joined = True
             self._joined()
@@ -528,7 +529,7 @@ class System:
             silent = fault.seconds > plan.deadline - 0.5
             return "a rank was silent" if silent and (mine or not plan.shrink) else ""
         if fault.kind in _DEATHS:
-            if len(plan.switches) in (1, 3) and (plan.tree or len(plan.switches) == 1):
+            if len(plan.switches) == (3 if plan.tree else plan.stripes):
                 return "there is no other switch"
             if any(other.ended and other.error is None for other in self.workers):
                 return "a rank had left, and its contributions were on the switch"

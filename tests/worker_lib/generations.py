@@ -99,7 +99,7 @@ class Cluster:
         Does nothing where an engine is broken: its member leaves.
         """
         old = self.job
-        first = min(engine.suspend() for engine in self.engines.values())
+        first = min(engine.suspend()[0] for engine in self.engines.values())
         if any(engine.broken for engine in self.engines.values()):
             return
         sockets, admissions = self._admit(self.places, first)

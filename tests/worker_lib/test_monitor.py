@@ -37,8 +37,8 @@ class Engine:
         SYSTEM.sleep(0.001)
         return not self.lacks
 
-    def suspend(self) -> int:
-        return 7
+    def suspend(self) -> list[int]:
+        return [7]
 
     def abort(self) -> None:
         self.broken = True
@@ -56,6 +56,10 @@ class Member:
     on_loss, name, job, rank, places = "shrink", "j", 5, 0, (0, 1, 2)
     policy, heartbeats, standby = SkipPolicy().word(), None, True
     base, first_seq, slots, switch_address, switch_port = 16, 3, 8, "127.0.0.1", 9
+
+    @property
+    def parts(self) -> tuple[Member]:
+        return (self,)
 
     def __init__(self) -> None:
         self.events: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()

@@ -17,7 +17,7 @@ from switchagg.control.jobs.records import (
     MAX_TIMEOUT,
     MAX_WHY,
 )
-from switchagg.wire.header import MAX_TREE_WORKERS, MAX_WORKERS, MIN_WORDS
+from switchagg.wire.header import MAX_STRIPES, MAX_TREE_WORKERS, MAX_WORKERS, MIN_WORDS
 from switchagg.wire.heartbeat import FIELDS, MAX_DEADLINE, MIN_DEADLINE
 
 _U32: Final = 2**32 - 1
@@ -77,6 +77,12 @@ Address = Annotated[
     str, Field(max_length=15, examples=["10.0.0.1"], description="IPv4 address that the packets come from.")
 ]
 Port = Annotated[int, Field(ge=1, le=65535)]
+MorePorts = Annotated[
+    list[Port],
+    Field(
+        max_length=MAX_STRIPES - 1, description="Towards the second and further switches of a job in stripes."
+    ),
+]
 Count = Annotated[int, Field(ge=0, le=_COUNT)]
 
 
@@ -120,6 +126,7 @@ class Join(_Body):
     memory: str = Field(
         "", max_length=200, description="Equal for processes that can share memory; empty: it shares none."
     )
+    more_ports: MorePorts = []
 
 
 class Bearing(_Body):
@@ -162,14 +169,22 @@ class Proceed(Bearing):
 
     address: Address
     port: Port
+    more_ports: MorePorts = []
+
+    @property
+    def ports(self) -> list[int]:
+        """All ports, by stripe."""
+        return [self.port, *self.more_ports]
 
 
-class Replay(Bearing):
+class Replay(Proceed):
     """A member whose switch is gone, or gives wrong sums, goes over to another one, from this address."""
 
     lowest: int = Field(ge=0, le=_COUNT, description="The lowest packet number whose RESULT it lacks.")
-    address: Address
-    port: Port
+    more_lowest: list[Count] = Field(
+        [], max_length=MAX_STRIPES - 1, description="The same of the second and further stripes."
+    )
+    stripe: int = Field(0, ge=0, lt=MAX_STRIPES, description="The one whose switch it is.")
     damaged: bool = Field(
         default=False, description="The switch is there, but a RESULT is not the sum; it may be taken again."
     )

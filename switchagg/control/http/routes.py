@@ -256,6 +256,7 @@ def member_routes(service: Service) -> APIRouter:
     async def join(name: Name, asked: Join, tenant: Asking, request: Request) -> Response:
         """Takes a rank in a job, which is made if there is none of that name. Waits for all ranks."""
         given = asked.model_dump(exclude_none=True)
+        given["more_ports"] = tuple(asked.more_ports)
         if asked.on_loss is not None:
             given["on_loss"] = OnLoss(asked.on_loss)
         stream = MemberStream(asyncio.get_running_loop())
@@ -292,15 +293,16 @@ def member_routes(service: Service) -> APIRouter:
     @routes.post("/{rank}/proceed", summary="Proceed", **answering(answers.AdmittedView, *_BODY, *_PROCEED))
     async def proceed(name: Name, rank: Rank, asked: Proceed, tenant: Asking, request: Request) -> Response:
         """Second step: goes over to the new generation. Waits for all survivors and those who join them."""
-        future = controller.proceed(tenant, name, rank, asked.token, asked.address, asked.port)
+        future = controller.proceed(tenant, name, rank, asked.token, asked.address, asked.ports)
         return JSONResponse(await unless_gone(request, asyncio.wrap_future(future)))
 
     @routes.post("/{rank}/replay", summary="Replay", **answering(answers.AdmittedView, *_BODY, *_PROCEED))
     async def replay(name: Name, rank: Rank, asked: Replay, tenant: Asking, request: Request) -> Response:
         """Goes over to another switch, since this one is gone or gives wrong sums. Waits for all members."""
         future = controller.replay(
-            tenant, name, rank, asked.token, asked.lowest, asked.address, asked.port, damaged=asked.damaged
-        )
+            tenant, name, rank, asked.token, (asked.lowest, *asked.more_lowest), asked.address, asked.ports,
+            stripe=asked.stripe, damaged=asked.damaged,
+        )  # fmt: skip
         return JSONResponse(await unless_gone(request, asyncio.wrap_future(future)))
 
     return routes

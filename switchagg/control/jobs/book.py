@@ -179,7 +179,7 @@ class JobBook:
             job.policy, job.policy_why, job.policy_since = policy, why, now
             self._effects.save(job)
         first = job.members[generation.places[0]]
-        event = {"event": "policy", "job": generation.id, "word": policy.word(), "why": why}
+        event = {"event": "policy", "job": generation.known_as, "word": policy.word(), "why": why}
         self._effects.add(SendEvent(first, event))
 
     # Requests of ranks.
@@ -199,7 +199,8 @@ class JobBook:
             if job is not None:
                 words = job.requested("words") if words is None else words
                 slots = job.requested("slots") if slots is None else slots
-            self._quotas.check(tenant, job, self.candidates.of_size(None, words, slots, request.world_size))
+            possible = self.candidates.of_size(None, words, slots, request.world_size, request.stripes)
+            self._quotas.check(tenant, job, possible)
         candidates = self.candidates.with_rank(job, request)
         if returning:
             assert job is not None
@@ -271,10 +272,10 @@ class JobBook:
         if generation is not None and generation.open:
             for rank in generation.places:
                 if job.members[rank].state is MemberState.left:
-                    left = _left_event(job.members[rank], generation.id)
+                    left = _left_event(job.members[rank], generation.known_as)
                     self._effects.add(SendEvent(member, left))
                 if job.change is not None and (why := job.change.lost.get(rank)) is not None:
-                    self._effects.add(SendEvent(member, _lost_event(job, generation.id, [rank], why)))
+                    self._effects.add(SendEvent(member, _lost_event(job, generation.known_as, [rank], why)))
         self.changes.remind(job)
         self.failovers.remind(member)
 
@@ -366,7 +367,7 @@ class JobBook:
         if not lost:
             return
         # In a failover members know of no later generation than the one that they leave.
-        there = job.failover.former[1].id if job.failover and job.failover.former else job.id
+        there = job.failover.former[1].known_as if job.failover and job.failover.former else job.id
         for member in lost:
             member.why = why
             if member.admission is not None:
@@ -422,7 +423,7 @@ class JobBook:
         generation = job.generation
         if generation is None or part not in generation.parts or generation.open:
             return
-        which = f"switch {part.slot_range.switch!r}" if generation.leaves else "the switch"
+        which = f"switch {part.slot_range.switch!r}" if len(generation.parts) > 1 else "the switch"
         why = f"{which} did not take job {job.name!r}: {error}"
         if job.failover is not None:
             if not self.failovers.begin(job, part.slot_range.switch, why):
@@ -637,9 +638,15 @@ def check_agreement(job: Job, request: JoinRequest) -> None:
                 f"{who} {known}. All must ask for the same, or for none",
                 "settings_mismatch",
             )
+    if (there or job.spec is not None) and request.stripes != job.stripes:
+        raise AdmissionError(
+            f"rank {request.rank} asks for {request.stripes} stripes in job {job.name!r}; "
+            f"{who} {job.stripes}. All must ask for the same",
+            "settings_mismatch",
+        )
     if there and job.touch != request.touch:
         raise AdmissionError(
             f"rank {request.rank} has touch={request.touch} in job {job.name!r}, {who} touch={job.touch}",
             "settings_mismatch",
         )
-    check_address_free(job, (request.address, request.port), request.rank)
+    check_address_free(job, request.address, (request.port, *request.more_ports), request.rank)

@@ -8,7 +8,7 @@
 A member attaches to the switches whose hosts it is among, or to the one of these that it asks for. A job goes
 on one switch if its members have one in common that takes so many workers. Otherwise it goes on a tree: a
 root, and the leaves below it that its members attach to. A member that may attach to several leaves goes to
-the one with the fewest.
+the one with the fewest. A job of several stripes goes on as many switches that all its members attach to.
 """
 
 from __future__ import annotations
@@ -29,13 +29,19 @@ Switches = Mapping[str, SwitchResources]
 
 @dataclass(frozen=True, slots=True)
 class PlacementCandidate:
-    """A switch, or a tree of them, that could take a job."""
+    """A switch, a tree of them, or some to choose stripes' switches of, that could take a job."""
 
     root: str  # the switch, or the tree's root
     size: JobSize
     switches: tuple[str, ...]  # all that the job may use
     count: int = 1  # the number that it does use
-    options: Options | None = None  # None for a job on one switch
+    options: Options | None = None  # None for a job on one switch, or in stripes
+    stripes: int = 1  # the number of switches that it is dealt to
+
+    @property
+    def alone(self) -> bool:
+        """True if it is one switch."""
+        return self.options is None and self.stripes == 1
 
     @property
     def slots(self) -> int:
@@ -117,7 +123,7 @@ class CandidateFinder:
         try:
             if job.state in UNOPENED and (job.missing or self.independent(job)):
                 words, slots = job.requested("words"), job.requested("slots")
-                return self.of_size(job.switch, words, slots, job.world_size)
+                return self.of_size(job.switch, words, slots, job.world_size, job.stripes)
             return self._with_members(job)
         except AdmissionError:
             return []
@@ -134,7 +140,7 @@ class CandidateFinder:
         return () if job is None or self.independent(job) else self._with_members(job, request)
 
     def _with_members(self, job: Job, coming: JoinRequest | None = None) -> Sequence[PlacementCandidate]:
-        words, slots = job.words, job.slots
+        words, slots, stripes = job.words, job.slots, job.stripes
         options = {
             member.rank: self.switches_of(member.rank, member.endpoint[0], member.request.switch, job.switch)
             for member in (*job.joined(), *job.back.values())
@@ -142,7 +148,7 @@ class CandidateFinder:
         if coming is not None:
             words, slots = words or coming.words, slots or coming.slots
             options[coming.rank] = self.switches_of(coming.rank, coming.address, coming.switch, job.switch)
-        return self.of_members(job.switch, words, slots, options)
+        return self.of_members(job.switch, words, slots, options, stripes)
 
     # Candidates of any job.
 
@@ -174,12 +180,14 @@ class CandidateFinder:
         return found
 
     def of_size(
-        self, switch: str | None, words: int | None, slots: int | None, workers: int
+        self, switch: str | None, words: int | None, slots: int | None, workers: int, stripes: int = 1
     ) -> Sequence[PlacementCandidate]:
         """Returns the candidates of a job with unknown members. None: any switch, default sizes.
 
         Raises `AdmissionError` if there are none.
         """
+        if stripes > 1:
+            return [self._striped(list(self._switches), words, slots, workers, stripes)]
         if switch is not None and switch not in self._switches:
             raise AdmissionError(f"switch is {switch[:128]!r}; accepted: {self._known()}", "bad_request")
         roots = [root for root in self.leaves if switch in (None, root)]
@@ -199,13 +207,20 @@ class CandidateFinder:
         raise AdmissionError(text, code)
 
     def of_members(
-        self, switch: str | None, words: int | None, slots: int | None, options: Options
+        self,
+        switch: str | None,
+        words: int | None,
+        slots: int | None,
+        options: Options,
+        stripes: int = 1,
     ) -> Sequence[PlacementCandidate]:
         """Returns the candidates of a job with these members. Raises `AdmissionError` if there are none."""
         common = frozenset.intersection(*options.values()) if options else frozenset(self._switches)
         if switch is not None:
             common &= {switch}
         names = [name for name in self._switches if name in common]
+        if stripes > 1:
+            return [self._striped(names, words, slots, len(options), stripes)]
         singles, refusals = _each(names, lambda name: self._alone(name, words, slots, len(options)))
         if singles:
             return singles
@@ -223,6 +238,33 @@ class CandidateFinder:
     def _alone(self, name: str, words: int | None, slots: int | None, workers: int) -> PlacementCandidate:
         return PlacementCandidate(name, self._switches[name].job_size(words, slots, workers), (name,))
 
+    def _striped(
+        self, names: Sequence[str], words: int | None, slots: int | None, workers: int, stripes: int
+    ) -> PlacementCandidate:
+        """Raises `AdmissionError` if fewer than `stripes` of these switches take the job."""
+        size = self._default_size(names, words, slots)
+        found, refusals = _each(names, lambda name: self._alone(name, size.words, size.slots, workers))
+        fitting = tuple(each.root for each in found)
+        if len(fitting) < stripes:
+            said = f" ({_joined(refusals)})" if refusals else ""
+            raise AdmissionError(
+                f"stripes is {stripes}; accepted: 1..{max(1, len(fitting))}, the number of switches that all "
+                f"ranks attach to and that take P = {size.slots}, K = {size.words}: "
+                f"{', '.join(fitting) or 'none'}{said}",
+                "no_switch",
+            )
+        return PlacementCandidate(fitting[0], size, fitting, stripes, stripes=stripes)
+
+    def _default_size(self, names: Collection[str], words: int | None, slots: int | None) -> JobSize:
+        """Returns the size of a job on these switches, with defaults for None that suit all, if any do."""
+        switches = [self._switches[name] for name in names]
+        if words is None:
+            exact = (switch.capacity.exact_words for switch in switches)
+            words = next(filter(None, exact), None) or min((s.default.words for s in switches), default=0)
+        if slots is None:
+            slots = min((switch.default.slots for switch in switches), default=0)
+        return JobSize(slots, words)
+
     def _most_workers(self, root: str) -> int:
         most = sum(self._switches[name].capacity.workers for name in self.leaves[root])
         return min(most, MAX_TREE_WORKERS)
@@ -236,14 +278,10 @@ class CandidateFinder:
 
     def _common_size(self, names: Collection[str], words: int | None, slots: int | None) -> JobSize:
         """Returns the size of a job on all these switches. Raises `AdmissionError` if they share none."""
-        switches = [self._switches[name] for name in names]
-        if words is None:
-            exact = (switch.capacity.exact_words for switch in switches)
-            words = next(filter(None, exact), None) or min(switch.default.words for switch in switches)
-        if slots is None:
-            slots = min(switch.default.slots for switch in switches)
-        sizes = [switch.job_size(words, slots) for switch in switches]
-        return sizes[0]
+        size = self._default_size(names, words, slots)
+        for name in names:
+            self._switches[name].job_size(size.words, size.slots)
+        return size
 
     def _tree_of_members(
         self, root: str, words: int | None, slots: int | None, options: Options

@@ -7,6 +7,9 @@
        |      every INIT is echoed: the answer to all is their new admission
     each sends again what it had sent from that packet number on (docs/protocol.md, section 13)
 
+Of a job that is dealt to several switches, the stripes of those that are gone go over. The others stay as
+they are, and packet numbers are those of a stripe.
+
 The membership, and the numbers of packets and collectives, stay. A member that has left or is lost holds
 contributions that nobody can send again: then there is no failover. A planned one ends with such a loss, as
 long as the old switch has the job: the change of membership then leaves that switch.
@@ -14,14 +17,15 @@ long as the old switch has the job: the change of membership then leaves that sw
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from switchagg.control.jobs.candidates import CandidateFinder, PlacementCandidate
 from switchagg.control.jobs.effects import AnswerStep, ChangeStep, Effects, SendEvent
 from switchagg.control.jobs.job import Failover, Job, Member
 from switchagg.control.jobs.lifecycle import JobLifecycle
-from switchagg.control.jobs.membership_changes import check_address_free
-from switchagg.control.jobs.records import EventKind, JobState, MemberState, check_endpoint
+from switchagg.control.jobs.membership_changes import check_address_free, check_ports
+from switchagg.control.jobs.records import EventKind, JobState, MemberState
 from switchagg.control.jobs.switch_pool import SwitchPool
 from switchagg.errors import AdmissionError
 
@@ -66,9 +70,11 @@ class Failovers:
         earlier = job.failover
         self._lifecycle.cancel_failover(job)
         job.failover = (
-            Failover(why, target, {}, planned)
+            Failover(why, target, frozenset({gone}), {}, planned)
             if earlier is None
-            else replace(earlier, why=why, target=target, planned=False, first=None)
+            else replace(
+                earlier, why=why, target=target, gone=earlier.gone | {gone}, planned=False, first=None
+            )
         )
         if job.change is not None:
             self._postpone(job)
@@ -114,18 +120,30 @@ class Failovers:
         assert job.failover is not None
         assert member.admission is not None
         event = {"event": "failover", "job": member.admission.job, "why": job.failover.why}
+        for stripe, each in enumerate(member.admission.stripes):
+            if each.switch in job.failover.gone:
+                event["stripe"] = stripe
         self._effects.add(SendEvent(member, event))
 
     # Calls of members.
 
     def report(
-        self, member: Member, token: int, lowest: int, address: str, port: int, *, damaged: bool = False
+        self,
+        member: Member,
+        token: int,
+        lowest: Sequence[int],
+        address: str,
+        ports: Sequence[int],
+        *,
+        stripe: int = 0,
+        damaged: bool = False,
     ) -> None:
-        """A member has stopped sending, lacks the RESULT of packet number `lowest`, and has a new port.
+        """A member has stopped sending, lacks the RESULTs of packet numbers `lowest`, and has new ports.
 
-        The answer comes as an `AnswerStep`. Where no failover is under way, this begins one. Where a RESULT
-        was `damaged` and no other switch has room, the job begins anew at its own. Raises `AdmissionError` if
-        the job is over, the port is another's, or there is no other switch.
+        Both are by stripe; `stripe` is the one whose switch is gone. The answer comes as an `AnswerStep`.
+        Where no failover is under way, this begins one. Where a RESULT was `damaged` and no other switch has
+        room, the job begins anew at its own. Raises `AdmissionError` if the job is over, a port is another's,
+        or there is no other switch.
         """
         job = member.job
         if job.state not in (JobState.running, JobState.moving) or member.state is not MemberState.joined:
@@ -133,24 +151,29 @@ class Failovers:
                 f"job {job.name!r} is {job.shown}{f': {job.why}' if job.why else ''}", "failed"
             )
         assert member.admission is not None
-        if not 0 <= lowest < 1 << 63:
-            raise AdmissionError(f"lowest is {lowest}; accepted: 0 and up", "bad_request")
-        check_endpoint(address, port)
+        if not all(0 <= each < 1 << 63 for each in lowest):
+            raise AdmissionError(f"lowest is {min(lowest)}; accepted: 0 and up", "bad_request")
+        stripes = [each.switch for each in member.admission.stripes] or [member.admission.switch]
+        if not (len(lowest) == len(stripes) and 0 <= stripe < len(stripes)):
+            raise AdmissionError(
+                f"stripe {stripe} of {len(lowest)}; job {job.name!r} has {len(stripes)}", "bad_request"
+            )
+        check_ports(job, address, ports)
         if token != member.admission.token and job.failover is None:
             # The answer to an earlier call of this member was lost.
             self._effects.add(AnswerStep(member, ChangeStep.replay))
             return
-        check_address_free(job, (address, port), member.rank)
+        check_address_free(job, address, ports, member.rank)
         if job.failover is None:
-            gone = member.admission.switch
+            gone = stripes[stripe]
             trouble = "got a wrong sum from" if damaged else "cannot reach"
             why = f"rank {member.rank} {trouble} switch {gone!r}"
             if not self.begin(job, gone, why) and not (damaged and self.begin(job, gone, why, back=True)):
                 raise self._refusal(job, gone)
         assert job.failover is not None
         if job.failover.first is None:
-            job.failover.lowest[member.rank] = lowest
-            member.endpoint = (address, port)
+            job.failover.lowest[member.rank] = tuple(lowest)
+            member.move_to(address, ports)
             self._advance(job)
 
     def _refusal(self, job: Job, gone: str) -> AdmissionError:
@@ -173,19 +196,24 @@ class Failovers:
         assert generation is not None
         if not set(generation.places) <= failover.lowest.keys():
             return
-        failover.first = min(failover.lowest.values())
+        failover.first = tuple(map(min, zip(*failover.lowest.values(), strict=True)))
         old = job.placement
         assert old is not None
         if failover.former is None:
             failover.former = old, generation
-        self._lifecycle.remove_generation(job)
+        kept = [
+            part
+            for part in (failover.former[1].parts if failover.former[1].stripes else ())
+            if part.slot_range in failover.target.ranges and part.slot_range.switch not in failover.gone
+        ]
+        self._lifecycle.remove_generation(job, [part.slot_range for part in kept])
         self._pool.release(old, failover.target)
-        self._lifecycle.begin(job, failover.target)
+        self._lifecycle.begin(job, failover.target, kept, failover.first)
 
     def opened(self, job: Job, now: float) -> None:
         """The job is installed on its new switches: members are admitted there."""
         failover, job.failover = job.failover, None
         assert failover is not None
-        self._lifecycle.admit(job, now, {}, first_packet=failover.first)
+        self._lifecycle.admit(job, now, {}, replays=True)
         self._effects.log(EventKind.moved, f"job {job.name!r} runs on {', '.join(job.switches)}", job)
         self._effects.save(job)

@@ -58,17 +58,19 @@ def init_packets(entry: JobEntry, first_seq: int) -> dict[int, bytes]:
 class Placement:
     """A job's ranges: one on one switch, or one on a root and one on each leaf, all of one size.
 
-    `seats` pairs each switch with the ranks that attach to it; empty if all attach to the root.
+    Or several that packets are dealt to, of which `root` is the first and `stripes` are the others. `seats`
+    pairs each switch with the ranks that attach to it; empty if all attach to the root.
     """
 
     root: SlotRange
     leaves: tuple[SlotRange, ...] = ()
     seats: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    stripes: tuple[SlotRange, ...] = ()
 
     @property
     def ranges(self) -> tuple[SlotRange, ...]:
         """All ranges, the root's first."""
-        return self.root, *self.leaves
+        return self.root, *self.leaves, *self.stripes
 
     @property
     def switches(self) -> tuple[str, ...]:
@@ -78,7 +80,10 @@ class Placement:
 
 @dataclass(eq=False, slots=True)
 class Generation:
-    """A job on one switch; for a job on a tree, the job on the root, with its leaves."""
+    """A job on one switch; for a job on a tree, the job on the root, with its leaves.
+
+    For a job that is dealt to several switches, the job on the first, with the others as its `stripes`.
+    """
 
     slot_range: SlotRange
     entry: JobEntry
@@ -91,16 +96,24 @@ class Generation:
     leaves: tuple[Generation, ...] = ()  # the same job on the switches below
     seats: tuple[int | str, ...] = ()  # in a tree, the `senders`; on a single switch these are `places`
     pending: dict[int, bytes] = field(default_factory=dict)  # INITs that have not been echoed, by slot
+    stripes: tuple[Generation, ...] = ()  # the same job on the second and further switches
+    first_packet: int = 0  # the number, on this switch, that `first_seq` is of
+    newest: int = 0  # the id of the stripe that went over to another switch last
 
     @property
     def id(self) -> int:
-        """The job id in packets."""
+        """The job id in packets to this switch."""
         return self.entry.job
 
     @property
+    def known_as(self) -> int:
+        """The id that members know the generation by; another one after each failover."""
+        return self.newest or self.id
+
+    @property
     def parts(self) -> tuple[Generation, ...]:
-        """The job on each of its switches: this one and the leaves."""
-        return self, *self.leaves
+        """The job on each of its switches: this one, the leaves and the stripes."""
+        return self, *self.leaves, *self.stripes
 
     @property
     def senders(self) -> tuple[int | str, ...]:
@@ -130,6 +143,7 @@ class Member:
     request: JoinRequest
     expires: float  # when its join is refused, unless it has been admitted by then
     endpoint: tuple[str, int] = ("", 0)  # source of its packets; a change of membership may bring another
+    more_ports: tuple[int, ...] = ()  # towards the second and further switches
     token: int = field(default=0, repr=False)  # in the newest generation; it learns this when that opens
     former: int = field(default=0, repr=False)  # its token before the latest admission
     replays: bool = False  # a failover has brought that admission
@@ -147,6 +161,16 @@ class Member:
     def __post_init__(self) -> None:
         if not self.endpoint[0]:
             self.endpoint = (self.request.address, self.request.port)
+            self.more_ports = self.request.more_ports
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """Its ports, by stripe."""
+        return self.endpoint[1], *self.more_ports
+
+    def move_to(self, address: str, ports: Sequence[int]) -> None:
+        """Its packets come from there, in generations to come."""
+        self.endpoint, self.more_ports = (address, ports[0]), tuple(ports[1:])
 
     @property
     def rank(self) -> int:
@@ -199,9 +223,11 @@ class Failover:
 
     why: str
     target: Placement
-    lowest: dict[int, int]  # packet numbers whose RESULT members lack, by rank, of those that have reported
+    gone: frozenset[str]  # the switches that it leaves, or finds empty
+    # By rank, of those that have reported: the lowest number whose RESULT a member lacks, of each stripe.
+    lowest: dict[int, tuple[int, ...]]
     planned: bool = False  # from a switch that lives, and is drained
-    first: int | None = None  # the lowest of these once all have reported
+    first: tuple[int, ...] | None = None  # the lowest of these once all have reported
     former: tuple[Placement, Generation] | None = None  # from then on: those of before
 
 
@@ -298,6 +324,11 @@ class Job:
     def slots(self) -> int | None:
         """P of the job, or as requested; None if there is no request."""
         return self.requested("slots") if self.size is None else self.size.slots
+
+    @property
+    def stripes(self) -> int:
+        """The number of switches that it is dealt to."""
+        return 1 if self.spec is not None else int(self.requested("stripes", 1))
 
     @property
     def switch(self) -> str | None:

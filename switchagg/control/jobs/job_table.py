@@ -59,7 +59,7 @@ class JobTable:
         """Returns the generations that a switch holds with their slots initialised."""
         return [
             part
-            for job in self.ids.values()
+            for job in dict.fromkeys(self.ids.values())
             if job.generation is not None
             for part in job.generation.parts
             if part.ready and part.slot_range.switch == switch
@@ -76,7 +76,7 @@ class JobTable:
         """Adds a job with its generation, if it has one."""
         self._names.setdefault((job.tenant, job.name), []).append(job)
         if job.generation is not None:
-            self.ids[job.generation.id] = job
+            self.ids |= {part.id: job for part in job.generation.parts}
 
     def remove(self, job: Job) -> None:
         """Removes a job that has ended."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from switchagg.control.jobs import effects
 from switchagg.control.jobs.job import Generation, Job, Member, Placement, init_packets
 from switchagg.control.jobs.job_table import JobTable
-from switchagg.control.jobs.records import Admission, EventKind, JobState, MemberState
+from switchagg.control.jobs.records import Admission, EventKind, JobState, MemberState, StripeAdmission
 from switchagg.control.jobs.switch_pool import SwitchPool
 from switchagg.control.jobs.switch_resources import SlotRange
 from switchagg.errors import AdmissionError
@@ -30,8 +30,15 @@ class JobLifecycle:
 
     # Generations.
 
-    def begin(self, job: Job, placement: Placement) -> None:
-        """Makes a job's next generation of the members that are present, and has it installed."""
+    def begin(
+        self, job: Job, placement: Placement, kept: Collection[Generation] = (), first: Sequence[int] = ()
+    ) -> None:
+        """Makes a job's next generation of the members that are present, and has it installed.
+
+        Args:
+            kept: the stripes of the one before that go on as they are.
+            first: of a failover, the number that each stripe begins with.
+        """
         members = job.joined()
         self._table.assign_id(job)
         taken = {0}
@@ -41,9 +48,16 @@ class JobLifecycle:
                 member.cookie = self._draw_cookie()
                 self._table.cookies[member.cookie] = member
         job.placement, job.size, job.stays = placement, placement.root.size, False
-        job.generation = self._generation(job, placement, members, taken)
-        for part in job.generation.parts:
-            self._effects.add(effects.Install(job, part))
+        generation = self._generation(job, placement, members, taken)
+        if placement.stripes:
+            there = {part.slot_range: replace(part, stripes=(), newest=0, open=False) for part in kept}
+            parts = [there.get(part.slot_range, part) for part in generation.parts]
+            generation, generation.stripes, generation.newest = parts[0], tuple(parts[1:]), job.id
+        job.generation = generation
+        for number, part in enumerate(generation.parts):
+            if not part.ready:
+                part.first_packet = first[number if placement.stripes else 0] if first else 0
+                self._effects.add(effects.Install(job, part))
 
     def _generation(
         self, job: Job, placement: Placement, members: list[Member], taken: set[int]
@@ -55,13 +69,19 @@ class JobLifecycle:
         seats = dict(placement.seats) if placement.leaves else {root_range.switch: places}
 
         def part(
-            slot_range: SlotRange, leaves: tuple[WorkerEntry, ...], parent: ParentEntry | None
+            slot_range: SlotRange,
+            leaves: tuple[WorkerEntry, ...] = (),
+            parent: ParentEntry | None = None,
+            stripe: int = 0,
         ) -> Generation:
-            ranks = seats.get(slot_range.switch, ())
+            ranks = places if placement.stripes else seats.get(slot_range.switch, ())
             here = [member for member in members if member.rank in ranks]
-            workers = [WorkerEntry(bit, *member.endpoint, member.token) for bit, member in enumerate(here)]
+            workers = [
+                WorkerEntry(bit, member.endpoint[0], member.ports[stripe], member.token)
+                for bit, member in enumerate(here)
+            ]
             memory = self._pool.switches[slot_range.switch].memory
-            alone = parent is None and not leaves and job.touch
+            alone = len(placement.ranges) == 1 and job.touch
             entry = JobEntry(
                 job=job.id,
                 base=slot_range.base,
@@ -73,14 +93,15 @@ class JobLifecycle:
                 parent=parent,
                 shared=alone and memory != "" and all(member.request.memory == memory for member in here),
             )
-            return Generation(slot_range, entry, first_seq, ranks, pending=init_packets(entry, first_seq))
+            start = self._draw() if stripe else first_seq
+            return Generation(slot_range, entry, start, ranks, pending=init_packets(entry, start))
 
         switches = self._pool.switches
         leaves = tuple(
             WorkerEntry(bit, *switches[each.switch].address, self._draw_new(taken))
             for bit, each in enumerate(placement.leaves, len(seats.get(root_range.switch, ())))
         )
-        root = part(root_range, leaves, None)
+        root = part(root_range, leaves)
         if leaves:
             address = switches[root_range.switch].address
             base, result_token = root_range.base, root.entry.result_token
@@ -90,15 +111,14 @@ class JobLifecycle:
             )
             root.seats = (*root.places, *(each.switch for each in placement.leaves))
             root.places = places
+        root.stripes = tuple(part(each, stripe=i) for i, each in enumerate(placement.stripes, 1))
         return root
 
-    def admit(
-        self, job: Job, now: float, lost: Mapping[int, str], *, first_packet: int | None = None
-    ) -> None:
+    def admit(self, job: Job, now: float, lost: Mapping[int, str], *, replays: bool = False) -> None:
         """Opens a job's generation: its members get admissions, which say who was `lost` before, and why.
 
         Args:
-            first_packet: where a failover goes on; None for a change of membership, which begins anew.
+            replays: it is that of a failover, which goes on; a change of membership begins anew.
         """
         generation = job.generation
         assert generation is not None
@@ -110,12 +130,23 @@ class JobLifecycle:
             former = member.admission
             member.admission = Admission(
                 **asdict(part.slot_range),
-                job=generation.id,
+                job=generation.known_as,
                 token=member.token,
                 result_token=part.entry.result_token,
-                # The generation's is of the first packet that its slots take.
-                first_seq=(generation.first_seq - (first_packet or 0)) % (1 << 32),
-                first_packet=first_packet or 0,
+                first_seq=_of_packet_0(part),
+                first_packet=part.first_packet,
+                stripes=tuple(
+                    StripeAdmission(
+                        switch=each.slot_range.switch,
+                        job=each.id,
+                        token=each.entry.workers[bit].token,
+                        result_token=each.entry.result_token,
+                        base=each.slot_range.base,
+                        first_seq=_of_packet_0(each),
+                        first_packet=each.first_packet,
+                    )
+                    for each in (generation.parts if generation.stripes else ())
+                ),
                 policy=job.policy,
                 worker_bit=bit,
                 senders=len(part.senders),
@@ -135,8 +166,8 @@ class JobLifecycle:
                 self._table.liveness.watch(member.cookie, job.deadline, now, grace=FIRST_SIGN)
                 self._effects.add(effects.AnswerJoin(member))
             else:
-                member.former, member.replays = former.token, first_packet is not None
-                step = effects.ChangeStep.proceed if first_packet is None else effects.ChangeStep.replay
+                member.former, member.replays = former.token, replays
+                step = effects.ChangeStep.replay if replays else effects.ChangeStep.proceed
                 self._effects.add(effects.AnswerStep(member, step))
 
     def _receivers(self, generation: Generation) -> tuple[int, ...]:
@@ -150,12 +181,16 @@ class JobLifecycle:
             1 + senders.index(rank if part is generation else part.slot_range.switch) for part, rank in seats
         )
 
-    def remove_generation(self, job: Job) -> None:
-        """Removes a job from its switches; its slots stay reserved for it."""
+    def remove_generation(self, job: Job, kept: Collection[SlotRange] = ()) -> None:
+        """Removes a job from its switches, except from ranges that it keeps; its slots stay reserved."""
         if job.generation is not None:
-            del self._table.ids[job.generation.id]
-            for part in job.generation.parts:
-                self._effects.add(effects.Remove(part))
+            parts = job.generation.parts
+            stay = {part.id for part in parts if part.slot_range in kept}
+            for part in parts:
+                if part.slot_range not in kept:
+                    self._effects.add(effects.Remove(part))
+                if part.id not in stay:
+                    self._table.ids.pop(part.id, None)
             job.generation = None
 
     def free_ranges(self, job: Job) -> None:
@@ -239,3 +274,8 @@ class JobLifecycle:
                     self._effects.add(effects.AnswerStep(member, step, refusal=error))
         self.refuse_returning(job, error)
         self.refuse(job.members.values(), error)
+
+
+def _of_packet_0(part: Generation) -> int:
+    """Returns the sequence number of packet 0; `first_seq` is of the first one that the slots take."""
+    return (part.first_seq - part.first_packet) % (1 << 32)

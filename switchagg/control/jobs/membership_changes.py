@@ -16,6 +16,7 @@ header of a collective reaches all ranks at the same point.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -35,15 +36,23 @@ _KINDS: Final = {
 }
 
 
-def check_address_free(job: Job, endpoint: tuple[str, int], rank: int) -> None:
-    """Raises `AdmissionError` if another rank of the job sends from this address and port."""
+def check_address_free(job: Job, address: str, ports: Sequence[int], rank: int) -> None:
+    """Raises `AdmissionError` if another rank of the job sends from this address and one of these ports."""
     for other in [*job.joined(), *job.back.values()]:
-        if other.rank != rank and other.endpoint == endpoint:
+        same = set(ports).intersection(other.ports)
+        if other.rank != rank and other.endpoint[0] == address and same:
             raise AdmissionError(
-                f"{endpoint[0]}:{endpoint[1]} is already rank {other.rank} of job {job.name!r}; "
+                f"{address}:{min(same)} is already rank {other.rank} of job {job.name!r}; "
                 "every rank sends from a port of its own",
                 "address_taken",
             )
+
+
+def check_ports(job: Job, address: str, ports: Sequence[int]) -> None:
+    """Raises `AdmissionError` if these cannot be a member's ports, one for each stripe."""
+    check_endpoint(address, *ports)
+    if len(ports) != job.stripes:
+        raise AdmissionError(f"{len(ports)} ports; job {job.name!r} has {job.stripes} stripes", "bad_request")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,18 +93,18 @@ class MembershipChanges:
             self._effects.add(AnswerStep(member, ChangeStep.progress, job.change.complete_to))
         self.advance(job)
 
-    def proceed(self, member: Member, address: str, port: int, token: int | None = None) -> None:
-        """A member is done with the old generation, and will send from this address and port.
+    def proceed(self, member: Member, address: str, ports: Sequence[int], token: int | None = None) -> None:
+        """A member is done with the old generation, and will send from this address and these ports.
 
         The answer comes as an `AnswerStep`. Raises `AdmissionError` if the job is over, `progress` is not
-        answered, or the port is another's.
+        answered, or a port is another's.
 
         Args:
             token: the one that it shows; None for that of its newest admission.
         """
         job = self._changing(member)
         self._check_path(job)
-        check_endpoint(address, port)
+        check_ports(job, address, ports)
         change = job.change
         if token is not None and member.is_behind(token):
             # The answer to an earlier call of this member was lost.
@@ -107,9 +116,9 @@ class MembershipChanges:
                 "its progress, and that of all others, comes first",
                 "bad_request",
             )
-        check_address_free(job, (address, port), member.rank)
+        check_address_free(job, address, ports, member.rank)
         self._candidates.switches_of(member.rank, address, member.request.switch, job.switch)
-        member.endpoint = (address, port)
+        member.move_to(address, ports)
         if member.rank not in change.proceeded:
             change.proceeded.add(member.rank)
             self._effects.save(job)
@@ -148,9 +157,9 @@ class MembershipChanges:
             change.stranded |= not (job.failover.planned and job.failover.first is None)
             self._lifecycle.cancel_failover(job)
         if generation is not None and generation.open:
-            seats = [generation.seat(member.rank) for member in gone]
+            ranks = {member.rank for member in gone}
             for part in generation.parts:
-                if bits := sum(1 << bit for there, bit in seats if there is part):
+                if bits := sum(1 << bit for bit, sender in enumerate(part.senders) if sender in ranks):
                     part.fenced |= bits
                     self._effects.add(Fence(part, bits))
         elif generation is not None:
@@ -174,8 +183,7 @@ class MembershipChanges:
         if any(self._pool.switches[name].up for name in drained):
             target = self._pool.take(self._candidates.of_job(job), without=drained, held=job.placement)
             if target is not None:
-                there = _switches(target.root.switch, [leaf.switch for leaf in target.leaves])
-                self.ask_to_pause(job, ChangeReason.move, f"moving to {there}", target)
+                self.ask_to_pause(job, ChangeReason.move, f"moving to {_switches(target)}", target)
 
     def ask_to_pause(
         self, job: Job, reason: ChangeReason, why: str, target: Placement | None = None
@@ -192,7 +200,7 @@ class MembershipChanges:
             return
         first = job.members[generation.places[0]]
         if first.state is MemberState.joined:
-            event = {"event": "pause", "job": generation.id, "why": change.why}
+            event = {"event": "pause", "job": generation.known_as, "why": change.why}
             self._effects.add(SendEvent(first, event))
 
     # Steps.
@@ -297,9 +305,9 @@ class MembershipChanges:
         """Logs a change whose new generation has opened."""
         generation = job.generation
         assert generation is not None
+        assert job.placement is not None
         if change.reason is ChangeReason.move:
-            root, *leaves = (part.slot_range.switch for part in generation.parts)
-            what = f"runs on {_switches(root, leaves)}"
+            what = f"runs on {_switches(job.placement)}"
         else:
             what = f"goes on with ranks {', '.join(map(str, generation.places))}"
         self._effects.log(_KINDS[change.reason], f"job {job.name!r} {what}: {change.why}", job)
@@ -309,5 +317,8 @@ def _admitted(job: Job) -> set[int]:
     return {member.rank for member in job.joined() if member.admission is not None}
 
 
-def _switches(root: str, leaves: list[str]) -> str:
-    return f"switch {root} and {', '.join(leaves)} below it" if leaves else f"switch {root}"
+def _switches(placement: Placement) -> str:
+    root, *others = placement.switches
+    if placement.stripes:
+        return f"switches {', '.join(placement.switches)}"
+    return f"switch {root} and {', '.join(others)} below it" if others else f"switch {root}"

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 from switchagg.errors import AdmissionError
 from switchagg.rules.planner import SkipPolicy
-from switchagg.wire.header import MAX_TREE_WORKERS
+from switchagg.wire.header import MAX_STRIPES, MAX_TREE_WORKERS
 from switchagg.wire.heartbeat import MAX_DEADLINE, MIN_DEADLINE
 
 MAX_TIMEOUT: Final = 86_400.0  # seconds
@@ -189,6 +189,7 @@ class JoinRequest:
         switch: the switch that it attaches to; None lets the controller choose by the address.
         memory: identifies the processes with which it can share slots (`switchagg.computer.memory_identity`);
             empty for none.
+        more_ports: of a job that is dealt to several switches, its UDP ports towards the second and further.
 
     Raises `AdmissionError` for a value out of range.
     """
@@ -206,6 +207,7 @@ class JoinRequest:
     priority: int | None = None
     switch: str | None = None
     memory: str = ""
+    more_ports: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         _check_world_size(self.world_size)
@@ -214,7 +216,9 @@ class JoinRequest:
                 f"rank is {self.rank}; with world_size {self.world_size} ranks are 0..{self.world_size - 1}",
                 "rank_out_of_range",
             )
-        check_endpoint(self.address, self.port)
+        check_endpoint(self.address, self.port, *self.more_ports)
+        if self.stripes > MAX_STRIPES:
+            raise AdmissionError(f"stripes is {self.stripes}; accepted: 1..{MAX_STRIPES}", "bad_request")
         if not 0 < self.timeout <= MAX_TIMEOUT:
             raise AdmissionError(
                 f"timeout is {self.timeout}; accepted: more than 0 and up to {MAX_TIMEOUT:.0f} seconds",
@@ -222,9 +226,14 @@ class JoinRequest:
             )
         _check_wishes(self.priority, self.deadline)
 
+    @property
+    def stripes(self) -> int:
+        """The number of switches that the job is to be dealt to."""
+        return 1 + len(self.more_ports)
 
-def check_endpoint(address: str, port: int) -> None:
-    """Raises `AdmissionError` if a worker cannot send from this address and port."""
+
+def check_endpoint(address: str, *ports: int) -> None:
+    """Raises `AdmissionError` if a worker cannot send from this address and these ports."""
     try:
         parsed = ipaddress.IPv4Address(address)
     except ValueError:
@@ -236,8 +245,24 @@ def check_endpoint(address: str, port: int) -> None:
             f"address is {address}; accepted: the one address that this rank's packets come from",
             "bad_request",
         )
-    if not 1 <= port <= 0xFFFF:
-        raise AdmissionError(f"port is {port}; accepted: 1..65535", "bad_request")
+    for port in ports:
+        if not 1 <= port <= 0xFFFF:
+            raise AdmissionError(f"port is {port}; accepted: 1..65535", "bad_request")
+    if len(set(ports)) < len(ports):
+        raise AdmissionError(f"ports are {ports}; accepted: another one for each stripe", "bad_request")
+
+
+@dataclass(frozen=True, slots=True)
+class StripeAdmission:
+    """A rank's parameters on one of the switches that its job is dealt to; as in `Admission`."""
+
+    switch: str
+    job: int
+    token: int = field(repr=False)
+    result_token: int = field(repr=False)
+    base: int
+    first_seq: int
+    first_packet: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +294,7 @@ class Admission:
     first_packet: int = 0  # the first packet number on this switch
     receivers: tuple[int, ...] = ()  # for each rank the `reply` that names it; empty: do not direct
     shared: bool = False  # its slots are in memory that all workers share
+    stripes: tuple[StripeAdmission, ...] = ()  # of all switches, if there are several; `switch` is the first
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,7 +144,7 @@ class Scheduler:
         """Asks jobs to move if a job waits only since the free slots are in pieces."""
         if any(job.change is not None and job.change.making_room for job in self._table.jobs()):
             return
-        single = [each for each in candidates if each.options is None]
+        single = [each for each in candidates if each.alone]
         for slot_range, target in self._pool.clear_range(single, self._movable):
             job = self._owner(slot_range)
             assert job is not None
@@ -161,9 +161,9 @@ class Scheduler:
             return []
         if job.failover is not None:
             return []
-        if job.placement is None or job.placement.leaves:
+        if job.placement is None or len(job.ranges) > 1:
             return []  # its members attach to these switches only
-        return [each for each in self._candidates.of_job(job) if each.options is None]
+        return [each for each in self._candidates.of_job(job) if each.alone]
 
     # Refusals.
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 from switchagg.control.jobs.candidates import PlacementCandidate, seats_in_tree
 from switchagg.control.jobs.job import Placement
@@ -132,10 +133,10 @@ class SwitchPool:
 
     def _best(
         self, candidates: Candidates, without: Iterable[str], held: Placement | None
-    ) -> tuple[PlacementCandidate, dict[str, tuple[int, ...]]] | None:
+    ) -> tuple[PlacementCandidate, dict[str, tuple[int, ...]], Sequence[str]] | None:
         """Returns the candidate that has room and takes the fewest more switches, or smallest holes.
 
-        With it come the ranks that attach to each of its switches.
+        With it come the ranks that attach to each of its switches, and the switches of its stripes.
         """
         shut, mine = set(without), _by_switch(held)
 
@@ -145,10 +146,19 @@ class SwitchPool:
                 return name not in shut and switch.up
             return name not in shut and not switch.obstacle(size)
 
-        found = []
+        found: list[tuple[Any, PlacementCandidate, dict[str, tuple[int, ...]], Sequence[str]]] = []
         for each in candidates:
             there = [name for name in each.switches if usable(name, each.size)]
-            if each.root in there:
+            if each.stripes > 1:
+                kept = [name if name in there else "" for name in mine or range(each.stripes)]
+                holes = sorted(self._fit(name, each.size) for name in set(there) - mine.keys())
+                holes = holes[: kept.count("")]
+                if len(holes) == kept.count(""):
+                    new = (name for _, _, name in holes)
+                    chosen = [name or next(new) for name in kept]
+                    cost = (len(holes) if mine else 0, max(holes, default=(0, 0.0, chosen[0])))
+                    found.append((cost, each, {}, chosen))
+            elif each.root in there:
                 seats: dict[str, tuple[int, ...]] | None = {}
                 if each.options is not None:
                     seats = seats_in_tree(each.root, each.options, self.switches, there)
@@ -156,11 +166,11 @@ class SwitchPool:
                     more = {each.root, *seats} - mine.keys()
                     holes = [self._fit(name, each.size) for name in more]
                     cost = (len(more) if mine else 0, max(holes, default=(0, 0.0, each.root)))
-                    found.append((cost, each, seats))
+                    found.append((cost, each, seats, []))
         if not found:
             return None
-        _, candidate, seats = min(found, key=lambda each: each[0])
-        return candidate, seats
+        _, candidate, seats, stripes = min(found, key=lambda each: each[0])
+        return candidate, seats, stripes
 
     def _fit(self, name: str, size: JobSize) -> tuple[int, float, str]:
         switch = self.switches[name]
@@ -171,8 +181,12 @@ class SwitchPool:
 def _placed(
     candidate: PlacementCandidate,
     seats: dict[str, tuple[int, ...]],
+    stripes: Sequence[str],
     take: Callable[[str, JobSize], SlotRange],
 ) -> Placement:
+    if stripes:
+        first, *others = (take(name, candidate.size) for name in stripes)
+        return Placement(first, stripes=tuple(others))
     root = candidate.root
     leaves = tuple(take(name, candidate.size) for name in sorted(seats.keys() - {root}))
     return Placement(take(root, candidate.size), leaves, tuple(sorted(seats.items())))

@@ -111,6 +111,11 @@ class Port {
   // Ends a wait() from any thread.
   virtual void wake() = 0;
 
+  // Several ports are waited for by one: what can be read when something has arrived at this one (-1: it is waited for alone),
+  // and what of others lets its wait() return too.
+  virtual int descriptor() const { return -1; }
+  virtual void also_wait_for(std::vector<int>) {}
+
   // In a forked child: closes the descriptors that it inherited.
   virtual void abandon() {}
 

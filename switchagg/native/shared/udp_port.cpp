@@ -3,7 +3,6 @@
 #include <arpa/inet.h>
 #include <linux/filter.h>
 #include <netinet/udp.h>
-#include <poll.h>
 #include <sys/socket.h>
 
 #include <array>
@@ -88,6 +87,7 @@ UdpPort::UdpPort(const UdpOptions& options) : socket_(socket(AF_INET, SOCK_DGRAM
   if (getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) != 0) fail("getsockname");
   local_ = from_sockaddr(address);
   wake_up_ = make_wake_up();
+  also_wait_for({});
   receive_buffer_ = enlarge_buffer(fd, SO_RCVBUF, SO_RCVBUFFORCE, options.receive_buffer);
   enlarge_buffer(fd, SO_SNDBUF, SO_SNDBUFFORCE, options.send_buffer);
   if (options.offload) {
@@ -123,11 +123,15 @@ void UdpPort::connect(Endpoint peer) {
 }
 
 bool UdpPort::wait(int64_t timeout_ns) {
-  pollfd fds[2] = {{socket_.get(), POLLIN, 0}, {wake_up_.get(), POLLIN, 0}};
   const timespec limit = timespec_of(timeout_ns);
-  int ready = ppoll(fds, 2, timeout_ns >= 0 ? &limit : nullptr, nullptr);
-  if (ready > 0 && (fds[1].revents & POLLIN)) clear_wake_up(wake_up_.get());
+  int ready = ppoll(waited_for_.data(), waited_for_.size(), timeout_ns >= 0 ? &limit : nullptr, nullptr);
+  if (ready > 0 && (waited_for_[1].revents & POLLIN)) clear_wake_up(wake_up_.get());
   return ready != 0;
+}
+
+void UdpPort::also_wait_for(std::vector<int> descriptors) {
+  waited_for_ = {{socket_.get(), POLLIN, 0}, {wake_up_.get(), POLLIN, 0}};
+  for (int each : descriptors) waited_for_.push_back({each, POLLIN, 0});
 }
 
 void UdpPort::receive(std::vector<Received>& into) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <memory>
@@ -43,7 +44,8 @@ class UdpPort : public Port {
   Endpoint local() const override { return local_; }
   const PortCounters& counters() const override { return counters_; }
 
-  int descriptor() const { return socket_.get(); }
+  int descriptor() const override { return socket_.get(); }
+  void also_wait_for(std::vector<int> descriptors) override;
   int receive_buffer() const { return receive_buffer_; }  // bytes of datagrams that the kernel will hold
   bool gso() const { return gso_; }
   bool gro() const { return gro_; }
@@ -64,6 +66,7 @@ class UdpPort : public Port {
   int receive_buffer_ = 0;
   bool gso_ = false, gro_ = false;
   uint32_t block_ = 0;
+  std::vector<pollfd> waited_for_;  // the socket, the wake-up, and others
   PortCounters counters_;
   std::unique_ptr<Buffers> buffers_;
 };

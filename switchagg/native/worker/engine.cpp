@@ -48,23 +48,17 @@ Step::Kind kind_of_step(const Call& call, uint32_t number) {
   return kinds[number];
 }
 
-Engine::Engine(std::unique_ptr<Port> port, const Admission& admission, Surroundings surroundings)
+Engine::Engine(std::unique_ptr<Port> port, const Admission& admission, Surroundings surroundings, std::vector<Attachment> more)
     : clock_(surroundings.clock),
       background_thread_(surroundings.background_thread),
-      port_(std::move(port)),
       admission_(admission),
       stride_(wire::kHeaderBytes + 4 * admission.words),
       checked_(surroundings.checked || !surroundings.secret.empty()),
       secret_(std::move(surroundings.secret)),
-      window_(admission.slots, batch(), admission.window_limit),
-      ring_(port_->packet_memory(static_cast<size_t>(admission.slots) * stride_)),
-      has_payload_(admission.slots),
-      readers_(admission.slots),
-      held_(admission.slots),
       policy_(Policy::valid(admission.policy) ? admission.policy : Policy::kValid | 64),
       policy_sent_(policy_.load()) {
   received_.reserve(1024);
-  directs_ = !admission.receivers.empty();
+  attach(std::move(port), admission, std::move(more));
   make_check();
   exchange_nonces();
 }
@@ -88,7 +82,7 @@ std::unique_lock<std::mutex> Engine::contend() {
 void Engine::abandon() {
   abandoned_ = true;
   wipe_keys();
-  port_->abandon();
+  for (const Stripe& each : stripes_) each.port->abandon();
   forget_thread(thread_, mutex_, changed_);
 }
 
@@ -112,7 +106,7 @@ bool Engine::submit(std::shared_ptr<Collective> work, int64_t timeout_ns, bool b
     begin_background();  // also while a thread drives, which may leave before this one is done
   }
   if (driving_) {
-    port_->wake();
+    wake();
   } else if (background) {
     changed_.notify_all();
   }
@@ -160,7 +154,7 @@ void Engine::abort() {
   broken_ = true;
   // The driver holds the mutex while it uses buffers, and finds the queue empty when it locks the mutex again.
   break_all(Status::aborted);
-  port_->wake();
+  wake();
 }
 
 void Engine::close() {
@@ -170,7 +164,7 @@ void Engine::close() {
     broken_ = true;
     pause_eventfd_ = -1;
     break_all(Status::aborted);
-    port_->wake();
+    wake();
     changed_.notify_all();
   }
   if (thread_) thread_->join();
@@ -178,28 +172,24 @@ void Engine::close() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return !driving_; });
   wipe_keys();
-  port_->abandon();  // now, because other references may live on, and a switch has a limited number of links
+  for (const Stripe& each : stripes_) each.port->abandon();  // now, because other references may live on, and a switch has a limited number of links
 }
 
 EngineStats Engine::stats() {
   auto lock = contend();
   EngineStats s = stats_;
-  s.retransmissions = past_retransmissions_ + window_.retransmissions();
-  s.packet_numbers = past_packets_ + std::max(window_.next(), replay_end_);
+  s.retransmissions = past_retransmissions_;
+  s.packet_numbers = past_packets_ + next_packet_;
   if (busy_since_ >= 0) s.busy_ns += clock_() - busy_since_;
-  s.srtt_ns = window_.srtt();
-  s.rto_ns = window_.rto();
-  s.cwnd = window_.cwnd();
+  for (const Stripe& each : stripes_) {
+    s.retransmissions += each.window.retransmissions();
+    s.srtt_ns = std::max(s.srtt_ns, each.window.srtt());
+    s.rto_ns = std::max(s.rto_ns, each.window.rto());
+    s.cwnd += each.window.cwnd();
+  }
   s.policy_word = policy_;
   s.density = probe_.counts();
   return s;
-}
-
-PortCounters Engine::port_counters() {
-  auto lock = contend();
-  PortCounters sum = past_port_;
-  sum += port_->counters();
-  return sum;
 }
 
 int64_t Engine::silence_ns(uint64_t completed) {
@@ -207,41 +197,6 @@ int64_t Engine::silence_ns(uint64_t completed) {
   const bool waits = broken_ || (!queue_.empty() && queue_.front()->index >= completed);
   if (!waits || last_result_ == 0) return 0;
   return clock_() - last_result_;
-}
-
-bool Engine::probe(int64_t timeout_ns) {
-  constexpr int kTimes = 5;  // packets get lost
-  auto lock = contend();
-  changed_.wait(lock, [this] { return !driving_; });
-  if (!broken_ || closing_) return false;
-  wire::Header asked;
-  asked.op = static_cast<uint8_t>(wire::Op::SUM);
-  asked.flags = wire::kFlagRetransmission;
-  asked.job = admission_.job;
-  asked.token = admission_.token;
-  asked.seq = admission_.first_seq + static_cast<uint32_t>(window_.base()) - 1;
-  asked.slot = static_cast<uint16_t>(admission_.base + (asked.seq & (admission_.slots - 1)));
-  uint8_t packet[wire::kHeaderBytes];
-  asked.write(packet);
-  const Endpoint to[] = {admission_.switch_at};
-  const Segment segments[] = {{packet, wire::kHeaderBytes}};
-  for (int i = 0; i < kTimes; ++i) {
-    port_->send(to, segments);
-    const int64_t until = clock_() + timeout_ns / kTimes;
-    for (int64_t left = timeout_ns / kTimes; left > 0; left = until - clock_()) {
-      if (!port_->wait(left)) break;
-      received_.clear();
-      port_->receive(received_);
-      for (const Received& r : received_) {
-        if (r.size < wire::kHeaderBytes) continue;
-        const wire::Header h = wire::Header::parse(r.header);
-        if (h.op == static_cast<uint8_t>(wire::Op::RESULT) && h.job == asked.job &&
-            h.token == admission_.result_token && h.seq == asked.seq)
-          return true;
-      }
-    }
-  }
-  return false;
 }
 
 void Engine::break_all(Status status) {
@@ -291,7 +246,7 @@ void Engine::drive(std::unique_lock<std::mutex>& lock, Collective* until, int64_
     } else if (limit > now) {
       const bool planning = waits_for_plans();
       lock.unlock();
-      arrived = port_->wait(std::min<int64_t>(limit - now, 1000000000));
+      arrived = stripes_[0].port->wait(std::min<int64_t>(limit - now, 1000000000));
       lock.lock();
       const int64_t woke = clock_();
       stats_.wait_ns += woke - now;
@@ -311,10 +266,10 @@ int64_t Engine::step(int64_t now, bool arrived) {
   if (expire(now)) return INT64_MAX;
   if (!has_work()) return deadline();
   if (next_ == Next::send) {
-    if (last_result_ == 0 || window_.outstanding() == 0) last_result_ = now;
+    if (last_result_ == 0 || outstanding() == 0) last_result_ = now;
     const bool stepped = advance();
     const bool sent = send_new(now);
-    more_ = stepped || (sent && window_.room() > 0 && sendable() > 0);
+    more_ = stepped || (sent && can_send());
     if (!more_ && !unread_) return pause(now);
     next_ = Next::receive;
     return kAtOnce;
@@ -329,24 +284,25 @@ int64_t Engine::step(int64_t now, bool arrived) {
 // There is nothing to send, nor to read. A look at timers comes after one more at the port.
 int64_t Engine::pause(int64_t now) {
   const int64_t timer = loss_timer();
-  if ((timer < 0 || timer > now) && (port_->reliable() || !window_.gaps())) return until_timer(now);
+  const auto gaps = [](const Stripe& each) { return !each.port->reliable() && each.window.gaps(); };
+  if ((timer < 0 || timer > now) && std::ranges::none_of(stripes_, gaps)) return until_timer(now);
   next_ = Next::retransmit;
   return kAtOnce;
 }
 
 int64_t Engine::until_timer(int64_t now) {
-  port_->set_busy_poll(window_.outstanding() <= window_.batch());
+  stripes_[0].port->set_busy_poll(outstanding() <= stripes_[0].window.batch());
   const int64_t timer = loss_timer(), deadline = this->deadline();
   return std::max(timer < 0 ? deadline : std::min(timer, deadline), now + 1);
 }
 
 // Takes the sending collective to its next step where that needs no packet. True if something was done.
 bool Engine::advance() {
-  if (sending_ >= queue_.size() || window_.next() < replay_end_) return false;
+  if (sending_ >= queue_.size() || has_replays()) return false;
   Collective& c = *queue_[sending_];
   if ((frozen_ && c.index >= limit_) || awaits_seal(c)) return false;
   if (!c.begun) begin(c);
-  if (!c.active.empty() && window_.next() < c.active.back().end) return false;  // packets to send first
+  if (!c.active.empty() && next_packet_ < c.active.back().end) return false;  // packets to send first
   if (c.next_step == c.steps) {
     if (!c.opened) return false;  // whether ranks agree decides what comes next, also of a call that is all header
     on_all_sent(c);
@@ -363,7 +319,7 @@ void Engine::on_all_sent(const Collective& c) {
 void Engine::begin(Collective& c) {
   c.begun = true;
   c.begun_at = clock_();
-  c.start = c.end = window_.next();
+  c.start = c.end = next_packet_;
   c.call.pause = admission_.rank == 0 && pause_requested_.exchange(false);
   c.call.checked = checked_;
   c.call.sealed_job = !secret_.empty();
@@ -448,7 +404,7 @@ bool Engine::start_step(Collective& c) {
       }
     } while (c.next_step < c.steps && c.turn - c.lag >= c.segments.size());  // also if it is negative
   }
-  step.start = window_.next();
+  step.start = next_packet_;
   step.end = step.start + packets;
   c.end = step.end;
   c.packets += packets;
@@ -496,25 +452,33 @@ void Engine::note_policy(const Collective& c) {
 
 // The number of packets that the sending collective has ready.
 uint32_t Engine::sendable() const {
-  if (window_.next() < replay_end_) return static_cast<uint32_t>(replay_end_ - window_.next());
   if (sending_ >= queue_.size()) return 0;
   const Collective& c = *queue_[sending_];
   if (frozen_ && c.index >= limit_) return 0;
-  if (c.active.empty() || window_.next() >= c.active.back().end) return 0;
-  return static_cast<uint32_t>(std::min<uint64_t>(c.active.back().end - window_.next(), admission_.slots));
+  if (c.active.empty() || next_packet_ >= c.active.back().end) return 0;
+  return static_cast<uint32_t>(std::min<uint64_t>(c.active.back().end - next_packet_, stripes_.size() * admission_.slots));
 }
 
-bool Engine::build(Collective& c, uint64_t packet_number) {
-  uint8_t* to = record(packet_number);
+bool Engine::can_send() const {
+  if (has_replays()) return std::ranges::any_of(stripes_, [](const Stripe& s) { return s.has_replays() && s.window.room() > 0; });
+  return stripe_of(next_packet_).window.room() > 0 && sendable() > 0;
+}
+
+// Builds the next packet of a stripe, and puts it with those that it will send.
+void Engine::build(Collective& c, uint64_t packet_number) {
+  Stripe& stripe = stripe_of(packet_number);
+  const uint64_t number = number_of(packet_number);
+  uint8_t* to = stripe.record(number, stride_);
   uint8_t* payload = to + wire::kHeaderBytes;
+  uint16_t& reader = stripe.readers[stripe.index(number)];
   const Step& step = c.active.back();
   const uint64_t packet = packet_number - step.start;
   bool filled = true, is_or = true;
   std::optional<uint32_t> owner;
-  reader(packet_number) = 0;
+  reader = 0;
   if (step.kind == Step::Kind::stream) {
     Stream& stream = *c.segments[step.segment].stream;
-    reader(packet_number) = stream.reader(packet);
+    reader = stream.reader(packet);
     is_or = stream.is_or(packet);
     owner = stream.owner(packet);
     filled = owner.value_or(admission_.rank) == admission_.rank && stream.encode(packet, payload);
@@ -543,70 +507,93 @@ bool Engine::build(Collective& c, uint64_t packet_number) {
   wire::Header header;
   header.op = static_cast<uint8_t>(is_or ? wire::Op::OR : wire::Op::SUM);
   header.flags = filled ? wire::kFlagPayload : 0;
-  address(header, packet_number);
-  direct(header, packet_number);
+  stripe.address(header, number);
+  stripe.direct(header, number);
   header.write(to);
-  has_payload_[packet_number & (admission_.slots - 1)] = filled;
-  return filled;
+  stripe.has_payload[stripe.index(number)] = filled;
+  stripe.push(number, stride_);
 }
 
+// Sends what has been sent before to another switch; else new packets, in order, up to the first whose stripe has no room.
 bool Engine::send_new(int64_t now) {
-  const uint32_t batch = window_.batch();
-  uint32_t count = std::min(sendable(), window_.room());
-  if (count == 0) return false;
-  count = std::min(count, batch);
-  Collective* const c = window_.next() < replay_end_ ? nullptr : queue_[sending_].get();
   const int64_t before = clock_();
-  for (uint32_t i = 0; i < count; ++i) {
-    const uint64_t packet_number = window_.next() + i;
-    const bool filled = c ? build(*c, packet_number) : has_payload_[packet_number & (admission_.slots - 1)];
-    (filled ? data_ : skips_).push_back({record(packet_number), filled ? stride_ : wire::kHeaderBytes});
+  const bool again = has_replays();
+  Collective* const c = again || sendable() == 0 ? nullptr : queue_[sending_].get();
+  if (!again && !c) return false;
+  const bool timed = c && c->active.back().sums();
+  const uint64_t end = c ? next_packet_ + sendable() : next_packet_;
+  if (c) {
+    rooms_.clear();
+    for (const Stripe& each : stripes_) rooms_.push_back(each.room());
+    for (; next_packet_ < end; ++next_packet_) {
+      uint32_t& room = rooms_[turn_of(next_packet_)];
+      if (room == 0) break;
+      --room;
+      build(*c, next_packet_);
+    }
   }
-  stats_.data_packets += data_.size();
-  stats_.skip_packets += skips_.size();
-  const int64_t built = clock_();
-  stats_.quantize_ns += built - before;
-  // RESULTs of plans wait for other ranks, so their round trips do not measure the network.
-  window_.sent(count, now, c && c->active.back().sums());
-  transmit();
-  return true;
+  uint64_t count = 0;
+  for (Stripe& s : stripes_) {
+    if (s.has_replays()) {
+      const uint64_t first = s.window.next(), last = first + std::min<uint64_t>(s.replay_end - first, s.room());
+      for (uint64_t number = first; number < last; ++number) s.push(number, stride_);
+    }
+    const size_t each = s.data.size() + s.skips.size();
+    count += each;
+    stats_.data_packets += s.data.size();
+    stats_.skip_packets += s.skips.size();
+    // RESULTs of plans wait for other ranks, so their round trips do not measure the network.
+    s.window.sent(static_cast<uint32_t>(each), now, timed);
+  }
+  stats_.quantize_ns += clock_() - before;
+  if (count > 0) transmit();
+  return count > 0;
 }
 
 void Engine::transmit() {
   const int64_t before = clock_();
-  const Endpoint to[] = {admission_.switch_at};
-  port_->send(to, data_);
-  port_->send(to, skips_);
-  data_.clear();
-  skips_.clear();
+  for (Stripe& each : stripes_) each.transmit();
   stats_.send_ns += clock_() - before;
 }
 
 bool Engine::retransmit(int64_t now) {
-  lost_.clear();
-  window_.detect_lost(now, lost_);
-  if (lost_.empty()) return false;
-  for (uint64_t packet_number : lost_) push_again(packet_number, now);
-  transmit();
-  return true;
+  bool any = false;
+  for (Stripe& each : stripes_) {
+    lost_.clear();
+    each.window.detect_lost(now, lost_);
+    for (uint64_t number : lost_) push_again(packet_number_of(each, number), now);
+    any |= !lost_.empty();
+  }
+  if (any) transmit();
+  return any;
 }
 
 void Engine::push_again(uint64_t packet_number, int64_t now) {
   note_again(packet_number, now);
   uint8_t* to = record(packet_number);
-  const bool filled = has_payload_[packet_number & (admission_.slots - 1)];
   to[wire::kFlagsOffset] |= wire::kFlagRetransmission;
   // The answer has it too, if it is for this worker alone.
   wire::store16(to + wire::kReplyOffset, Window::stamp(now));
-  (filled ? data_ : skips_).push_back({to, filled ? stride_ : wire::kHeaderBytes});
+  stripe_of(packet_number).push(number_of(packet_number), stride_);
 }
 
 bool Engine::receive(int64_t now) {
+  bool any = false;
+  for (Stripe& each : stripes_) {
+    any |= receive(each, now);
+    if (broken_) return true;
+  }
+  return any;
+}
+
+bool Engine::receive(Stripe& stripe, int64_t now) {
   received_.clear();
-  port_->receive(received_);
+  const int64_t before = stripes_.size() == 1 ? now : clock_();
+  stripe.port->receive(received_);
   const int64_t got = clock_();
-  stats_.receive_ns += got - now;
+  stats_.receive_ns += got - before;
   if (received_.empty()) return false;
+  const Admission& at = stripe.at;
   accepted_.clear();
   for (const Received& r : received_) {
     if (r.size != wire::kHeaderBytes && r.size != stride_) {
@@ -615,16 +602,16 @@ bool Engine::receive(int64_t now) {
     }
     const wire::Header h = wire::Header::parse(r.header);
     const bool filled = h.flags & wire::kFlagPayload;
-    // The packet number with this sequence number that is nearest to the window's base.
-    const int32_t ahead =
-        static_cast<int32_t>(h.seq - admission_.first_seq - static_cast<uint32_t>(window_.base()));
-    if (h.version != wire::kVersion || h.op != static_cast<uint8_t>(wire::Op::RESULT) || h.job != admission_.job ||
-        h.token != admission_.result_token || filled != (r.size == stride_) ||
-        h.slot != admission_.base + (h.seq & (admission_.slots - 1))) {
+    // The number with this sequence number that is nearest to the window's base.
+    const int32_t ahead = static_cast<int32_t>(h.seq - stripe.seq(stripe.window.base()));
+    if (h.version != wire::kVersion || h.op != static_cast<uint8_t>(wire::Op::RESULT) || h.job != at.job ||
+        h.token != at.result_token || filled != (r.size == stride_) || h.slot != at.base + (h.seq & (at.slots - 1))) {
       ++stats_.ignored;
       continue;
     }
-    const uint16_t reads = reader(window_.base() + static_cast<uint64_t>(int64_t{ahead}));
+    const uint64_t number = stripe.window.base() + static_cast<uint64_t>(int64_t{ahead});
+    const uint64_t packet_number = packet_number_of(stripe, number);
+    const uint16_t reads = stripe.readers[stripe.index(number)];
     // A bare RESULT acknowledges what another rank reads, and nothing else.
     const bool bare = h.flags & wire::kFlagDirected && !filled;
     if (bare && (reads == 0 || reads == admission_.rank + 1)) {
@@ -632,30 +619,29 @@ bool Engine::receive(int64_t now) {
       continue;
     }
     const uint8_t* words = filled ? r.words : nullptr;
-    if (checked_ && ahead >= 0 && !is_right(window_.base() + static_cast<uint64_t>(ahead), words)) {
-      on_damaged(window_.base() + static_cast<uint64_t>(ahead), now);
+    if (checked_ && ahead >= 0 && !is_right(packet_number, words)) {
+      on_damaged(packet_number, now);
       if (broken_) return true;
       continue;
     }
-    const bool is_new = ahead >= 0 && window_.on_result(window_.base() + static_cast<uint64_t>(ahead));
+    const bool is_new = ahead >= 0 && stripe.window.on_result(number);
     // The answer to a second copy of a directed contribution echoes whom it named.
-    const bool echo = reads != 0 && !admission_.receivers.empty() && h.reply == admission_.receivers[reads - 1u];
-    if (h.reply != 0 && !echo) window_.answered(h.reply, is_new, now);
+    const bool echo = reads != 0 && !at.receivers.empty() && h.reply == at.receivers[reads - 1u];
+    if (h.reply != 0 && !echo) stripe.window.answered(h.reply, is_new, now);
     if (!is_new) {
       ++stats_.ignored;
       continue;
     }
-    const uint64_t packet_number = window_.base() + static_cast<uint64_t>(ahead);
-    accepted_.push_back(packet_number);
+    accepted_.push_back(number);
     on_result(packet_number, words);
     if (broken_) return true;
   }
-  if (!data_.empty() || !skips_.empty()) transmit();  // asks again for RESULTs that were damaged
+  if (!stripe.data.empty() || !stripe.skips.empty()) transmit();  // asks again for RESULTs that were damaged
   stats_.results += accepted_.size();
   stats_.decode_ns += clock_() - got;
   if (!accepted_.empty()) {
     last_result_ = now;
-    window_.acknowledge(accepted_, now);
+    stripe.window.acknowledge(accepted_, now);
   }
   return true;
 }
@@ -779,7 +765,7 @@ void Engine::fail_from(uint64_t begun) {
     set_status(*last, Status::lost);
   }
   sending_ = std::min(sending_, queue_.size());
-  port_->wake();
+  wake();
   publish();
 }
 

@@ -20,6 +20,10 @@
 // Every packet from that number on is sent again as it was, under new tokens; RESULTs that are held are not taken twice.
 // Nothing is scanned, rounded or decoded again, so the results have the bits that they would have had.
 //
+// A job may be dealt to several switches, in stripes (section 16): packet number q goes to stripe q mod S, where it has number
+// q div S. A stripe has a port, an admission, a window and retransmissions of its own, and moves to another switch alone. All
+// that packets mean is by packet number, and knows no stripes.
+//
 // Checked (section 14), a RESULT that cannot be the sum is dropped, and asked for again. If the answer is wrong too, the ranks
 // have to send the packet again, as to another switch: `damage` says so, through the eventfd. If it still is, the engine breaks.
 //
@@ -30,6 +34,7 @@
 // abort() has returned.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -67,6 +72,12 @@ struct Admission {  // the controller's answer to this worker
   std::vector<uint16_t> receivers;  // of each rank, the `reply` that names it in directed contributions; or empty
   bool shared_slots = false;  // the job's slots are in memory that its workers share
   uint32_t block = 0;         // consecutive slots that one thread of the switch has; 0: one thread has all
+};
+
+// A way to a switch, and what it was told of this worker.
+struct Attachment {
+  std::unique_ptr<Port> port;
+  Admission admission;
 };
 
 enum class Status : uint8_t {
@@ -176,7 +187,8 @@ struct Surroundings {
 
 class Engine {
  public:
-  Engine(std::unique_ptr<Port> port, const Admission& admission, Surroundings surroundings = {});
+  // `more`: stripes 1 and up.
+  Engine(std::unique_ptr<Port> port, const Admission& admission, Surroundings surroundings = {}, std::vector<Attachment> more = {});
   ~Engine();
 
   // Does the next thing that there is to do, without waiting. `arrived`: the port may hold packets. Returns when to call it
@@ -205,12 +217,13 @@ class Engine {
   bool finish(uint64_t complete_to, int64_t slice_ns);
   // After freeze() and finish(): continues in a new generation, on a new port. `lost`: all queued collectives end as lost.
   // Otherwise those that have not begun are carried out in the new generation. False: the engine is broken.
-  bool resume(std::unique_ptr<Port> port, const Admission& admission, bool lost);
-  // Stops sending and receiving. Returns the lowest packet number whose RESULT is missing.
-  uint64_t suspend();
-  // After suspend(): continues on another switch, on a new port, with contributions from packet number `first` on. False: the
-  // engine is broken. Throws std::invalid_argument for P, K or a packet number that cannot be.
-  bool move(std::unique_ptr<Port> port, const Admission& admission, uint64_t first);
+  bool resume(std::unique_ptr<Port> port, const Admission& admission, bool lost, std::vector<Attachment> more = {});
+  // Stops sending and receiving. Returns of each stripe the lowest number whose RESULT is missing.
+  std::vector<uint64_t> suspend();
+  // After suspend(): a stripe continues on another switch, on a new port, with contributions from its number `first` on. With
+  // `more` the engine stays suspended, until other stripes have moved too. False: the engine is broken. Throws
+  // std::invalid_argument for a stripe, P, K or a number that cannot be.
+  bool move(std::unique_ptr<Port> port, const Admission& admission, uint64_t first, uint32_t stripe = 0, bool more = false);
   // True from suspend() until this worker holds the RESULTs of all that it had sent before.
   bool recovering() {
     auto lock = contend();
@@ -252,6 +265,8 @@ class Engine {
 
   EngineStats stats();
   PortCounters port_counters();
+  // Of each stripe, what its present port's switch has refused.
+  std::vector<uint64_t> refused();
   uint64_t calls() const { return calls_; }
   // The policy of the next collective to begin: the last one in a header's RESULT.
   uint32_t policy() const { return policy_; }
@@ -266,6 +281,34 @@ class Engine {
   void abandon();
 
  private:
+  // The packets that go to one switch, by their numbers there, with a window of their own.
+  struct Stripe {
+    Stripe(Attachment way, uint32_t batch, size_t stride);
+    bool replaying() const { return window.base() < replay_end; }
+    bool has_replays() const { return window.next() < replay_end; }
+    uint64_t end() const { return std::max(window.next(), replay_end); }
+    uint32_t room() const { return std::min(window.room(), window.batch()); }
+    size_t index(uint64_t number) const { return number & (at.slots - 1); }
+    uint32_t seq(uint64_t number) const { return at.first_seq + static_cast<uint32_t>(number); }
+    uint8_t* record(uint64_t number, size_t stride) const { return ring + size_t{seq(number) & (at.slots - 1)} * stride; }
+    void push(uint64_t number, size_t stride);
+    void transmit();
+    void address(wire::Header& header, uint64_t number) const;
+    void readdress(uint64_t number, size_t stride);
+    void direct(wire::Header& header, uint64_t number) const;
+
+    std::unique_ptr<Port> port;
+    Admission at;
+    Window window;
+    uint8_t* ring;  // the last P packets sent, for retransmissions, by slot; the port's memory
+    std::vector<uint8_t> has_payload;
+    std::vector<uint16_t> readers;  // of these, the rank + 1 that alone needs the words of the RESULT; 0: all do
+    // Numbers below this one were sent before the move to this switch; of these, by slot: the RESULT was held then.
+    uint64_t replay_end = 0;
+    std::vector<uint8_t> held;
+    std::vector<Segment> data, skips;  // to be sent together
+  };
+
   std::unique_lock<std::mutex> contend();
   void begin_background();
   void background();
@@ -290,22 +333,33 @@ class Engine {
   void on_all_sent(const Collective& c);
   void note_policy(const Collective& c);
   uint32_t sendable() const;
-  bool build(Collective& c, uint64_t packet_number);
+  bool can_send() const;
+  void build(Collective& c, uint64_t packet_number);
   void transmit();
   void complete(Collective& c, Status status);
   void publish();
   void set_status(Collective& c, Status status);
   uint64_t count_begun() const;
   bool halted() const { return frozen_ && completed_ >= limit_; }
-  bool replaying() const { return window_.base() < replay_end_; }
+  bool replaying() const { return std::ranges::any_of(stripes_, &Stripe::replaying); }
+  bool has_replays() const { return std::ranges::any_of(stripes_, &Stripe::has_replays); }
   uint32_t batch() const;  // packets in one
   bool has_work() const { return !broken_ && !suspended_ && (replaying() || (!queue_.empty() && !halted())); }
-  void address(wire::Header& header, uint64_t packet_number) const;
-  void readdress(uint8_t* packet, uint64_t packet_number) const;
-  void direct(wire::Header& header, uint64_t packet_number) const;
-  uint16_t& reader(uint64_t packet_number) { return readers_[packet_number & (admission_.slots - 1)]; }
   bool expire(int64_t now);
-  void adopt(const Admission& admission);
+  void adopt(std::unique_ptr<Port> port, const Admission& admission, std::vector<Attachment> more);
+  void attach(std::unique_ptr<Port> port, const Admission& admission, std::vector<Attachment> more);
+  void wait_for_all();
+  void forget(const Stripe& stripe);
+  bool receive(Stripe& stripe, int64_t now);
+  // The stripe that a packet is dealt to, and its number there; the reverse. One stripe costs no division.
+  size_t turn_of(uint64_t packet_number) const { return stripes_.size() == 1 ? 0 : packet_number % stripes_.size(); }
+  Stripe& stripe_of(uint64_t packet_number) { return stripes_[turn_of(packet_number)]; }
+  const Stripe& stripe_of(uint64_t packet_number) const { return stripes_[turn_of(packet_number)]; }
+  uint64_t number_of(uint64_t packet_number) const { return stripes_.size() == 1 ? packet_number : packet_number / stripes_.size(); }
+  uint64_t packet_number_of(const Stripe& stripe, uint64_t number) const {
+    return number * stripes_.size() + static_cast<uint64_t>(&stripe - stripes_.data());
+  }
+  uint8_t* record(uint64_t packet_number) { return stripe_of(packet_number).record(number_of(packet_number), stride_); }
   void make_check();
   void wipe_keys();
   void exchange_nonces();
@@ -319,15 +373,14 @@ class Engine {
     return admission_.words - (!secret_.empty() ? PacketCheck::kSealedWords : checked_ ? PacketCheck::kWords : 0);
   }
   bool waits_for_plans() const;
-  int64_t loss_timer() const { return port_->reliable() ? -1 : window_.loss_timer(); }
+  int64_t loss_timer() const;  // -1: nothing is outstanding
+  uint32_t outstanding() const;
   void break_all(Status status);
-  uint8_t* record(uint64_t packet_number) { return record_of(admission_.first_seq + static_cast<uint32_t>(packet_number)); }
-  uint8_t* record_of(uint32_t seq) { return ring_ + size_t{seq & (admission_.slots - 1)} * stride_; }
+  void wake() { stripes_[0].port->wake(); }
 
   const Clock clock_;
   const bool background_thread_;
-  std::unique_ptr<Port> port_;
-  Admission admission_;
+  Admission admission_;  // of stripe 0, when the generation began
   uint32_t stride_;
   const bool checked_;
   std::vector<uint8_t> secret_;  // zeros once the engine is closed
@@ -340,15 +393,10 @@ class Engine {
   std::map<uint64_t, uint32_t> damaged_;
   std::set<uint64_t> replayed_;
   std::optional<uint64_t> damage_;
-  Window window_;
-  uint8_t* ring_;  // the last P packets sent, for retransmissions, by slot; the port's memory
-  std::vector<uint8_t> has_payload_;
-  std::vector<uint16_t> readers_;  // of these, the rank + 1 that alone needs the words of the RESULT; 0: all do
+  std::vector<Stripe> stripes_;
+  uint64_t next_packet_ = 0;  // the number of the next packet that is built
   bool suspended_ = false;
   bool directs_ = false;  // of the generation, at whatever switch
-  // Packet numbers below this one were sent before the move to this switch; of these, by slot: the RESULT was held then.
-  uint64_t replay_end_ = 0;
-  std::vector<uint8_t> held_;
 
   // Between two steps. Reading costs a system call, which matters for small collectives, so the engine reads only between
   // two batches, after a wait, and before it acts on a timer.
@@ -388,7 +436,7 @@ class Engine {
   EngineStats stats_;
   std::vector<Received> received_;
   std::vector<uint64_t> accepted_, lost_;
-  std::vector<Segment> data_, skips_;
+  std::vector<uint32_t> rooms_;  // of stripes, in send_new()
 };
 
 }  // namespace switchagg

@@ -30,7 +30,7 @@ uint64_t Engine::freeze() {
   frozen_ = true;
   pausing_ = false;
   limit_ = completed_;
-  port_->wake();
+  wake();
   changed_.notify_all();
   return completed_;
 }
@@ -54,18 +54,16 @@ bool Engine::finish(uint64_t complete_to, int64_t slice_ns) {
   return !broken_ && halted();
 }
 
-bool Engine::resume(std::unique_ptr<Port> port, const Admission& admission, bool lost) {
+bool Engine::resume(std::unique_ptr<Port> port, const Admission& admission, bool lost, std::vector<Attachment> more) {
   auto lock = contend();
   suspended_ = true;  // a replay that a lost rank cannot end
-  port_->wake();
+  wake();
   changed_.wait(lock, [this] { return !driving_; });
   if (broken_) return false;
-  past_retransmissions_ += window_.retransmissions();
-  past_packets_ += window_.next();
-  past_port_ += port_->counters();
-  port_ = std::move(port);
+  past_packets_ += next_packet_;
+  for (const Stripe& each : stripes_) forget(each);
   const Admission before = admission_;
-  adopt(admission);
+  adopt(std::move(port), admission, std::move(more));
 
   std::deque<std::shared_ptr<Collective>> queue;
   queue.swap(queue_);
@@ -92,15 +90,12 @@ bool Engine::resume(std::unique_ptr<Port> port, const Admission& admission, bool
 }
 
 // Initializes the state of a new generation.
-void Engine::adopt(const Admission& admission) {
+void Engine::adopt(std::unique_ptr<Port> port, const Admission& admission, std::vector<Attachment> more) {
   admission_ = admission;
-  directs_ = !admission.receivers.empty();
   make_check();
   stride_ = wire::kHeaderBytes + 4 * admission.words;
-  window_ = Window(admission.slots, batch(), admission.window_limit);
-  ring_ = port_->packet_memory(static_cast<size_t>(admission.slots) * stride_);
-  has_payload_.assign(admission.slots, 0);
-  readers_.assign(admission.slots, 0);
+  next_packet_ = 0;
+  attach(std::move(port), admission, std::move(more));
   ++generation_;
   calls_ = 0;
   completed_ = limit_ = begun_before_break_ = 0;
@@ -111,59 +106,66 @@ void Engine::adopt(const Admission& admission) {
   last_result_ = 0;
   sending_ = 0;
   suspended_ = false;
-  replay_end_ = 0;
-  held_.assign(admission.slots, 0);
 }
 
 // ------------------------------------------------------------------------------------------------ another switch
 
-uint64_t Engine::suspend() {
+std::vector<uint64_t> Engine::suspend() {
   auto lock = contend();
   if (!suspended_) {
     suspended_ = true;
-    port_->wake();
+    wake();
     changed_.notify_all();
     changed_.wait(lock, [this] { return !driving_; });
-    const uint64_t end = std::max(replay_end_, window_.next()), mask = admission_.slots - 1;
-    for (uint64_t q = end - std::min<uint64_t>(end, admission_.slots); q < end; ++q)
-      held_[q & mask] = window_.holds(q) || (q < replay_end_ && held_[q & mask]);
-    replay_end_ = end;
+    for (Stripe& s : stripes_) {
+      const uint64_t end = s.end();
+      for (uint64_t q = end - std::min<uint64_t>(end, s.at.slots); q < end; ++q)
+        s.held[s.index(q)] = s.window.holds(q) || (q < s.replay_end && s.held[s.index(q)]);
+    }
   }
-  uint64_t lowest = window_.base();
-  while (lowest < replay_end_ && held_[lowest & (admission_.slots - 1)]) ++lowest;
+  std::vector<uint64_t> lowest;
+  for (const Stripe& s : stripes_) {
+    uint64_t q = s.window.base();
+    while (q < s.end() && s.held[s.index(q)]) ++q;
+    lowest.push_back(q);
+  }
   return lowest;
 }
 
-bool Engine::move(std::unique_ptr<Port> port, const Admission& admission, uint64_t first) {
+bool Engine::move(std::unique_ptr<Port> port, const Admission& admission, uint64_t first, uint32_t stripe, bool more) {
   auto lock = contend();
   if (broken_ || !suspended_) return false;
-  if (admission.slots != admission_.slots || admission.words != admission_.words || first > replay_end_ ||
-      replay_end_ - first > admission.slots)
+  if (stripe >= stripes_.size())
+    throw std::invalid_argument("stripe " + std::to_string(stripe) + "; accepted: under " + std::to_string(stripes_.size()));
+  Stripe& s = stripes_[stripe];
+  const uint64_t end = s.end();
+  if (admission.slots != s.at.slots || admission.words != s.at.words || first > end || end - first > s.at.slots)
     throw std::invalid_argument("P = " + std::to_string(admission.slots) + ", K = " + std::to_string(admission.words) +
                                 ", first packet " + std::to_string(first) + "; accepted: " +
-                                std::to_string(admission_.slots) + ", " + std::to_string(admission_.words) + ", " +
-                                std::to_string(replay_end_) + " or at most P before");
-  uint8_t* const ring = port->packet_memory(static_cast<size_t>(admission.slots) * stride_);
-  const uint32_t before = admission_.first_seq;
-  admission_ = admission;
-  uint8_t* const former = std::exchange(ring_, ring);
-  for (uint64_t q = first; q < replay_end_; ++q) {
-    uint8_t* const to = record(q);
-    std::copy_n(former + (record_of(before + static_cast<uint32_t>(q)) - ring), stride_, to);
-    readdress(to, q);
+                                std::to_string(s.at.slots) + ", " + std::to_string(s.at.words) + ", " +
+                                std::to_string(end) + " or at most P before");
+  Stripe moved({std::move(port), admission}, batch(), stride_);
+  moved.window = Window(admission.slots, batch(), admission.window_limit, first);
+  moved.has_payload = s.has_payload;
+  moved.readers = s.readers;
+  moved.held = s.held;
+  moved.replay_end = end;
+  for (uint64_t q = first; q < end; ++q) {
+    std::copy_n(s.record(q, stride_), stride_, moved.record(q, stride_));
+    moved.readdress(q, stride_);
   }
-  past_port_ += port_->counters();
-  port_ = std::move(port);
-  past_retransmissions_ += window_.retransmissions();
-  window_ = Window(admission.slots, batch(), admission.window_limit, first);
+  forget(s);
+  s = std::move(moved);
+  wait_for_all();
   last_result_ = 0;
-  suspended_ = false;
-  damage_.reset();
+  if (damage_ && turn_of(*damage_) == stripe) damage_.reset();
   for (auto& [packet_number, times] : damaged_) {
+    if (turn_of(packet_number) != stripe) continue;
     replayed_.insert(packet_number);
     times = 0;
   }
-  if (replaying()) {  // other ranks may need what this one needs no more
+  suspended_ = more;
+  if (!suspended_ && replaying()) {  // other ranks may need what this one needs no more
     begin_background();
   }
   changed_.notify_all();
@@ -240,7 +242,9 @@ void Engine::wipe_keys() {
 // The collective that a packet is of, and the index of its step among the active ones. Null: it is of none any more, or its RESULT
 // was held before a move to another switch.
 Collective* Engine::find(uint64_t packet_number, size_t* index) {
-  if (packet_number < replay_end_ && held_[packet_number & (admission_.slots - 1)]) return nullptr;
+  const Stripe& s = stripe_of(packet_number);
+  const uint64_t number = number_of(packet_number);
+  if (number < s.replay_end && s.held[s.index(number)]) return nullptr;
   for (auto& candidate : queue_) {
     Collective& c = *candidate;
     if (!c.begun || packet_number < c.start || packet_number >= c.end) continue;
@@ -262,7 +266,7 @@ void Engine::note_again(uint64_t packet_number, int64_t now) {
 
 // True unless this cannot be the RESULT of what ranks have sent. Null: it has no words. Of a sealed sum `payload` loses its pad.
 bool Engine::is_right(uint64_t packet_number, const uint8_t*& payload) {
-  if (packet_number >= window_.next() || window_.holds(packet_number)) return true;  // not taken anyway
+  if (packet_number >= next_packet_ || stripe_of(packet_number).window.holds(number_of(packet_number))) return true;  // not taken anyway
   size_t index = 0;
   const Collective* const c = find(packet_number, &index);
   if (!c || c->call.kind == Kind::no_op) return true;
@@ -290,7 +294,8 @@ bool Engine::is_right(uint64_t packet_number, const uint8_t*& payload) {
 // All bits that this rank has sent are in an OR. A header is the same at all ranks: where it is not, either they differ, which a
 // second RESULT will say too, or the first was damaged.
 bool Engine::is_right_or(const Step& step, uint64_t packet_number, const uint8_t* payload) {
-  const bool filled = has_payload_[packet_number & (admission_.slots - 1)];
+  const Stripe& s = stripe_of(packet_number);
+  const bool filled = s.has_payload[s.index(number_of(packet_number))];
   if (!payload) return !filled;
   if (filled) {
     const uint8_t* const own = record(packet_number) + wire::kHeaderBytes;
@@ -335,31 +340,6 @@ void Engine::break_damaged(uint64_t packet_number) {
   damage_ = packet_number;
   broken_ = true;
   break_all(Status::damaged);
-}
-
-// Addresses a packet of an earlier switch to this one.
-void Engine::readdress(uint8_t* packet, uint64_t packet_number) const {
-  wire::Header header = wire::Header::parse(packet);
-  address(header, packet_number);
-  header.flags &= wire::kFlagPayload;
-  header.reply = 0;
-  direct(header, packet_number);
-  header.write(packet);
-}
-
-// Names the reader of a packet, where the switch knows of such.
-void Engine::direct(wire::Header& header, uint64_t packet_number) const {
-  const uint16_t reads = readers_[packet_number & (admission_.slots - 1)];
-  if (reads == 0 || admission_.receivers.empty()) return;
-  header.flags |= wire::kFlagDirected;
-  header.reply = admission_.receivers[reads - 1u];
-}
-
-void Engine::address(wire::Header& header, uint64_t packet_number) const {
-  header.job = admission_.job;
-  header.token = admission_.token;
-  header.seq = admission_.first_seq + static_cast<uint32_t>(packet_number);
-  header.slot = static_cast<uint16_t>(admission_.base + (header.seq & (admission_.slots - 1)));
 }
 
 }  // namespace switchagg

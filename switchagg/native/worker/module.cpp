@@ -2,6 +2,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -116,6 +117,15 @@ class Socket {
   std::unique_ptr<UdpPort> port_;    // nullptr on DPDK
   std::shared_ptr<FrameHost> host_;  // nullptr on UDP
 };
+
+// Of stripes 1 and up: their sockets and admissions.
+using More = std::vector<std::pair<Socket*, Admission>>;
+
+std::vector<Attachment> taken(const More& more) {
+  std::vector<Attachment> found;
+  for (const auto& [socket, admission] : more) found.push_back({socket->take(admission), admission});
+  return found;
+}
 
 template <typename T>
 T* pointer(uintptr_t address) {
@@ -379,16 +389,16 @@ NB_MODULE(_native, m) {
   nb::class_<Engine>(m, "Engine")
       .def(
           "__init__",
-          [](Engine* self, Socket& socket, const Admission& admission, bool checked, const nb::bytearray& secret) {
+          [](Engine* self, Socket& socket, const Admission& admission, bool checked, const nb::bytearray& secret, const More& more) {
             const auto* first = static_cast<const uint8_t*>(secret.data());
             std::vector<uint8_t> copy(first, first + secret.size());  // the only one; the engine wipes it
             with_os_errors([&] {
               nb::gil_scoped_release release;  // a switch may be slow to answer
               if (!copy.empty()) require_crypto();
-              new (self) Engine(socket.take(admission), admission, {.checked = checked, .secret = std::move(copy)});
+              new (self) Engine(socket.take(admission), admission, {.checked = checked, .secret = std::move(copy)}, taken(more));
             });
           },
-          "socket"_a, "admission"_a, "checked"_a = false, "secret"_a = nb::bytearray("", 0))
+          "socket"_a, "admission"_a, "checked"_a = false, "secret"_a = nb::bytearray("", 0), "more"_a = More())
       .def(
           "submit",
           [](Engine& self, const Call& call, int64_t timeout_ns, bool background, uint32_t generation) {
@@ -409,23 +419,24 @@ NB_MODULE(_native, m) {
       .def("finish", &Engine::finish, "complete_to"_a, "slice_ns"_a, nb::call_guard<nb::gil_scoped_release>())
       .def(
           "resume",
-          [](Engine& self, Socket& socket, const Admission& admission, bool lost) {
+          [](Engine& self, Socket& socket, const Admission& admission, bool lost, const More& more) {
             return with_os_errors([&] {
               nb::gil_scoped_release release;
-              return self.resume(socket.take(admission), admission, lost);
+              return self.resume(socket.take(admission), admission, lost, taken(more));
             });
           },
-          "socket"_a, "admission"_a, "lost"_a = false)
+          "socket"_a, "admission"_a, "lost"_a = false, "more"_a = More())
       .def("suspend", &Engine::suspend, nb::call_guard<nb::gil_scoped_release>())
       .def(
           "move",
-          [](Engine& self, Socket& socket, const Admission& admission, uint64_t first) {
+          [](Engine& self, Socket& socket, const Admission& admission, uint64_t first, uint32_t stripe, bool more) {
             return with_os_errors([&] {
               nb::gil_scoped_release release;
-              return self.move(socket.take(admission), admission, first);
+              return self.move(socket.take(admission), admission, first, stripe, more);
             });
           },
-          "socket"_a, "admission"_a, "first"_a)
+          "socket"_a, "admission"_a, "first"_a, "stripe"_a = 0, "more"_a = false)
+      .def_prop_ro("refused", &Engine::refused, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("recovering", &Engine::recovering, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("damage", &Engine::damage, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("unhealed", &Engine::unhealed, nb::call_guard<nb::gil_scoped_release>())

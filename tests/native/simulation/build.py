@@ -19,6 +19,7 @@ _PRODUCT: Final = {
         "stream_limbs", "density",
         "engine",
         "engine_change",
+        "engine_stripes",
         "lane_kernels",
     ),
 }  # fmt: skip

@@ -83,7 +83,7 @@ MISTAKES: Final = (
         "",
     ),
     Mistake("timer-forgotten", _ENGINE, "timer < 0 ? deadline : std::min(timer, deadline)", "deadline"),
-    Mistake("result-token-not-looked-at", _ENGINE, "h.token != admission_.result_token || ", ""),
+    Mistake("result-token-not-looked-at", _ENGINE, "h.token != at.result_token || ", ""),
     Mistake(
         "repeat-of-a-skip-with-words",
         _ENGINE,
@@ -93,8 +93,8 @@ MISTAKES: Final = (
     Mistake(
         "result-of-another-round-taken",
         _ENGINE,
-        "is_new = ahead >= 0 && window_.on_result(window_.base() + static_cast<uint64_t>(ahead));",
-        "is_new = window_.on_result(window_.base() + (static_cast<uint64_t>(ahead) % admission_.slots));",
+        "is_new = ahead >= 0 && stripe.window.on_result(number);",
+        "is_new = stripe.window.on_result(stripe.window.base() + (static_cast<uint64_t>(ahead) % at.slots));",
     ),
     Mistake(
         "answer-of-the-neighbour",

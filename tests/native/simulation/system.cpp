@@ -30,6 +30,7 @@ struct Socket {
   uint16_t port;
   uint64_t refused = 0;
   std::deque<Host::Packet> inbox;
+  bool taken = false;  // by an engine
 };
 
 class Node : public Host {
@@ -129,9 +130,8 @@ class WorkerNode : public Node {
   std::unique_ptr<Port> take(uint16_t port) {
     for (const auto& each : sockets) {
       if (each->port != port) continue;
-      auto taken = std::make_unique<NodePort>(*this, each);
-      port_ = taken.get();
-      return taken;
+      each->taken = true;
+      return std::make_unique<NodePort>(*this, each);
     }
     throw std::invalid_argument("there is no socket at port " + std::to_string(port));
   }
@@ -142,19 +142,18 @@ class WorkerNode : public Node {
     pending_.clear();
     sockets.clear();
     inbox.clear();
-    port_ = nullptr;
     drivers = 0;
   }
   void run() override {
     if (!engine) return;
     if (drivers > 0 || engine->wants_driver()) {
-      bool arrived = port_->has_packets();
+      bool arrived = has_packets();
       int64_t at = 0;
       for (int steps = 0; at == 0; arrived = false) {
         if (++steps > 100'000) throw std::runtime_error("an engine takes steps without an end");
         at = engine->step(virtual_ns, arrived);
       }
-      if (port_->has_packets()) at = virtual_ns + kMicrosecond;
+      if (has_packets()) at = virtual_ns + kMicrosecond;
       if (at < kNever) network->wake(*this, at);
     }
     look();
@@ -176,8 +175,12 @@ class WorkerNode : public Node {
   bool has_news = false;  // something has happened that one of them may wait for
 
  private:
+  bool has_packets() {
+    sort();
+    return std::ranges::any_of(sockets, [](const auto& each) { return each->taken && !each->inbox.empty(); });
+  }
+
   std::vector<std::shared_ptr<Collective>> pending_;
-  NodePort* port_ = nullptr;
   uint16_t next_port_ = 40000;
   int state_ = 0;
 };
@@ -226,6 +229,16 @@ Admission admission_of(const uint32_t* v) {
   a.window_limit = v[11];
   a.policy = v[12];
   return a;
+}
+
+constexpr size_t kAdmission = 13;  // numbers of one
+
+// The ways of an engine's stripes but the first.
+std::vector<Attachment> ways(uint32_t host, uint32_t count, const uint32_t* ports, const uint32_t* admissions) {
+  std::vector<Attachment> found;
+  for (uint32_t i = 1; i < count; ++i)
+    found.push_back({the->worker(host).take(static_cast<uint16_t>(ports[i])), admission_of(admissions + i * kAdmission)});
+  return found;
 }
 
 }  // namespace
@@ -362,10 +375,11 @@ void worker_drivers(uint32_t host, int more) {
   node.drivers += more;
   if (more > 0) the->network->wake(node, virtual_ns);
 }
-int64_t engine_open(uint32_t host, uint32_t port, const uint32_t* admission) {
+int64_t engine_open(uint32_t host, uint32_t count, const uint32_t* ports, const uint32_t* admissions) {
   return guarded([&] {
     WorkerNode& node = the->worker(host);
-    node.engine = std::make_unique<Engine>(node.take(static_cast<uint16_t>(port)), admission_of(admission), Surroundings{virtual_now, false});
+    node.engine = std::make_unique<Engine>(node.take(static_cast<uint16_t>(ports[0])), admission_of(admissions),
+                                           Surroundings{virtual_now, false}, ways(host, count, ports, admissions));
     return 0;
   });
 }
@@ -428,17 +442,25 @@ int64_t work_status(uint32_t host, uint32_t number) { return static_cast<int64_t
 
 int64_t engine_freeze(uint32_t host) { return guarded([&] { return the->engine(host).freeze(); }); }
 int64_t engine_finish(uint32_t host, uint64_t complete_to) { return guarded([&] { return the->engine(host).finish(complete_to, 0); }); }
-int64_t engine_resume(uint32_t host, uint32_t port, const uint32_t* admission, int lost) {
+int64_t engine_resume(uint32_t host, uint32_t count, const uint32_t* ports, const uint32_t* admissions, int lost) {
   return guarded([&] {
-    const bool done = the->engine(host).resume(the->worker(host).take(static_cast<uint16_t>(port)), admission_of(admission), lost != 0);
+    const bool done = the->engine(host).resume(the->worker(host).take(static_cast<uint16_t>(ports[0])), admission_of(admissions),
+                                               lost != 0, ways(host, count, ports, admissions));
     the->network->wake(the->worker(host), virtual_ns);
     return done;
   });
 }
-int64_t engine_suspend(uint32_t host) { return guarded([&] { return the->engine(host).suspend(); }); }
-int64_t engine_move(uint32_t host, uint32_t port, const uint32_t* admission, uint64_t first) {
+// Both write a number of each stripe, and return how many there are.
+int64_t engine_suspend(uint32_t host, uint64_t* into) {
+  return guarded([&] { return std::ranges::copy(the->engine(host).suspend(), into).out - into; });
+}
+int64_t engine_refused(uint32_t host, uint64_t* into) {
+  return guarded([&] { return std::ranges::copy(the->engine(host).refused(), into).out - into; });
+}
+int64_t engine_move(uint32_t host, uint32_t port, const uint32_t* admission, uint64_t first, uint32_t stripe, int more) {
   return guarded([&] {
-    const bool done = the->engine(host).move(the->worker(host).take(static_cast<uint16_t>(port)), admission_of(admission), first);
+    const bool done = the->engine(host).move(the->worker(host).take(static_cast<uint16_t>(port)), admission_of(admission), first,
+                                             stripe, more != 0);
     the->network->wake(the->worker(host), virtual_ns);
     return done;
   });

@@ -83,6 +83,14 @@ def test_one_job(fake: FakeController, say: Said) -> None:
     assert say.err == "switchagg jobs: there is no job 'nobody'\n"
 
 
+def test_a_job_that_is_dealt_to_several_switches(fake: FakeController, say: Said) -> None:
+    fake.jobs[0]["stripes"] = [{"switch": "a", "base": 0}, {"switch": "c", "base": 512}]
+    out = say("jobs", "train")
+    assert re.findall(r"^dealt to +(.*)$", out, re.M) == ["a: slots from 0", "c: slots from 512"]
+    fake.jobs.append(job("alone", switch="elsewhere", id=2))
+    assert re.search(r"^train .* \+1 ", say("jobs"), re.M)
+
+
 def test_jobs_that_wait(fake: FakeController, say: Said) -> None:
     fake.jobs = [
         job(

@@ -1,13 +1,13 @@
-"""A tree of native switches on loopback with a served controller, for tests with real workers.
+"""Native switches on loopback with a served controller, alone or as a tree, for tests with real workers.
 
-Leaf n takes the workers of 127.1.n.0/24, and the root none. Every switch is a thread of this process with a
-UDP socket of its own.
+Leaf n of a tree takes the workers of 127.1.n.0/24, and the root none. Every switch is a thread of this
+process with a UDP socket of its own.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,14 +74,25 @@ def wired(leaves: int) -> dict[str, Attachment]:
 @contextlib.contextmanager
 def switch_tree(leaves: int = 2, *, faults: Faults | None = None, **options: Any) -> Iterator[SwitchTree]:
     """Runs a root and leaves until the end of the block; `options` go to the controller."""
+    with switch_row(wired(leaves), faults=faults, wiring=wired(leaves), **options) as tree:
+        yield tree
+
+
+@contextlib.contextmanager
+def switch_row(
+    names: Iterable[str], *, faults: Faults | None = None, threads: int = 1, **options: Any
+) -> Iterator[SwitchTree]:
+    """Runs switches of these names until the end of the block; `options` go to the controller."""
     with contextlib.ExitStack() as stack:
         switches: dict[str, Switch] = {}
-        for name in ("root", *(f"leaf{n}" for n in range(1, leaves + 1))):
-            switches[name] = stack.enter_context(Switch("127.0.0.1", 0, capacity=CAPACITY, faults=faults))
+        for name in names:
+            switches[name] = stack.enter_context(
+                Switch("127.0.0.1", 0, capacity=CAPACITY, faults=faults, threads=threads)
+            )
         drivers: Sequence[EmbeddedDriver] = [
             EmbeddedDriver(switch, CAPACITY, DEFAULT_MEMORY, name=name) for name, switch in switches.items()
         ]
-        server = ControlServer(Controller(drivers, wiring=wired(leaves), **options))
+        server = ControlServer(Controller(drivers, **options))
         stack.callback(server.close)
         server.start()
         yield SwitchTree(server, switches)

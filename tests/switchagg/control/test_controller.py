@@ -124,7 +124,7 @@ def test_a_silent_member_is_lost_after_its_deadline(controller: Controller, driv
     ]
     future = controller.progress(OPEN, "a", 0, token(lines[0]), 4)
     assert future.result(60) == 4
-    admitted = controller.proceed(OPEN, "a", 0, token(lines[0]), "10.0.0.1", 5000).result(60)
+    admitted = controller.proceed(OPEN, "a", 0, token(lines[0]), "10.0.0.1", [5000]).result(60)
     assert (admitted["world_size"], admitted["places"]) == (1, [0])
     assert controller.queries.jobs(OPEN)[0]["state"] == "running"
 
@@ -192,7 +192,7 @@ def test_questions_are_answered_or_refused(controller: Controller) -> None:
         first.result(60)
     controller.stream_closed(lines[1])
     assert again.result(60) == 1
-    waits = controller.proceed(OPEN, "a", 0, token(lines[0]), "10.0.0.1", 4000)
+    waits = controller.proceed(OPEN, "a", 0, token(lines[0]), "10.0.0.1", [4000])
     assert waits.result(60)["world_size"] == 1
     other = join_all(controller, "b", on_loss=OnLoss.shrink)
     question = controller.progress(OPEN, "b", 0, token(other[0]), 1)

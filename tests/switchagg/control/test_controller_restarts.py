@@ -171,7 +171,8 @@ def test_who_attaches_hears_whom_it_has_lost_meanwhile(
             waiting = [third.progress(OPEN, "a", rank, token(lines[rank]), 5) for rank in (1, 2)]
             assert [future.result(60) for future in waiting] == [5, 5]
             news = [
-                third.proceed(OPEN, "a", rank, token(lines[rank]), "10.0.0.1", 5000 + rank) for rank in (1, 2)
+                third.proceed(OPEN, "a", rank, token(lines[rank]), "10.0.0.1", [5000 + rank])
+                for rank in (1, 2)
             ]
             assert news[0].result(60)["lost"] == [{"rank": 0, "why": "its process ended"}]
             again = Recorder()
@@ -332,7 +333,7 @@ def live(controller: Controller, mortal: Mortal, lines: dict[int, MortalLine], t
         told["waits"] = 1
         controller.progress(OPEN, "a", rank, token(lines[rank]), 3)
     futures = {
-        rank: controller.proceed(OPEN, "a", rank, token(lines[rank]), "10.0.0.1", 4000 + rank)
+        rank: controller.proceed(OPEN, "a", rank, token(lines[rank]), "10.0.0.1", [4000 + rank])
         for rank in (0, 1, 3)
     }
     wait(lambda: all(future.done() for future in futures.values()))
@@ -355,7 +356,7 @@ def finish(controller: Controller, lines: dict[int, MortalLine]) -> None:
     said = [controller.progress(OPEN, "a", rank, token(lines[rank]), 3) for rank in ranks]
     assert [future.result(60) for future in said] == [3] * len(ranks)
     gone_on = [
-        controller.proceed(OPEN, "a", rank, token(lines[rank]), "10.0.0.1", 4000 + rank) for rank in ranks
+        controller.proceed(OPEN, "a", rank, token(lines[rank]), "10.0.0.1", [4000 + rank]) for rank in ranks
     ]
     assert [future.result(60)["places"] for future in gone_on] == [ranks] * len(ranks)
     job = controller.queries.job(OPEN, "a")

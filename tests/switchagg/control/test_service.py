@@ -96,6 +96,7 @@ def test_join_and_leave(place: ServedController) -> None:
         "deadline": 10.0,
         "on_loss": "fail",
         "shared": False,
+        "stripes": [],
     }
     assert (one.place["worker_bit"], one.place["rank"]) == (1, 1)
     assert place.leave("a", zero) == (200, {})

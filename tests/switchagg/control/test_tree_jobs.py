@@ -307,7 +307,7 @@ def pause(jobs: JobBook, *members: Member) -> list[Any]:
         jobs.changes.progress(member, 3)
     done += carry_out(jobs)
     for member in members:
-        jobs.changes.proceed(member, *member.endpoint)
+        jobs.changes.proceed(member, member.endpoint[0], member.ports)
     return done + carry_out(jobs)
 
 
@@ -348,7 +348,7 @@ def test_a_job_goes_on_when_its_lost_leaf_is_back_empty() -> None:
     jobs.switch_up("b", Reconciled(missing=(job.id,)))
     for member in members:
         assert member.admission is not None
-        jobs.failovers.report(member, member.admission.token, 3, "10.0.9.1", 4100 + member.rank)
+        jobs.failovers.report(member, member.admission.token, [3], "10.0.9.1", [4100 + member.rank])
     done = carry_out(jobs)
     assert len(only(done, Remove)) == len(only(done, Install)) == 3
     assert (job.state, switches(job)) == (JobState.running, before)
@@ -386,7 +386,7 @@ def test_a_leaf_that_takes_anybody_is_drained() -> None:
     assert (asked["event"], asked["why"]) == ("failover", "switch 'b' is being drained by me")
     for member in members:
         assert member.admission is not None
-        jobs.failovers.report(member, member.admission.token, 3, *member.endpoint)
+        jobs.failovers.report(member, member.admission.token, [3], member.endpoint[0], member.ports)
     carry_out(jobs)
     assert (job.state, switches(job)) == (JobState.running, ("root", "a", "c"))
     assert free(jobs) == FREE - 3 * 8
@@ -421,9 +421,9 @@ def test_a_member_that_comes_from_nowhere_in_the_next_generation() -> None:
     for member in (zero, one):
         jobs.changes.progress(member, 0)
     with pytest.raises(AdmissionError, match=r"rank 0 at 10.7.0.1 attaches to no switch"):
-        jobs.changes.proceed(zero, "10.7.0.1", 5000)
-    jobs.changes.proceed(zero, "10.0.2.9", 5000)  # another rack is fine
-    jobs.changes.proceed(one, *one.endpoint)
+        jobs.changes.proceed(zero, "10.7.0.1", [5000])
+    jobs.changes.proceed(zero, "10.0.2.9", [5000])  # another rack is fine
+    jobs.changes.proceed(one, one.endpoint[0], one.ports)
     carry_out(jobs)
     assert switches(zero.job) == ("root", "b", "c")
 

@@ -91,7 +91,7 @@ def test_a_change_of_membership_makes_a_new_beginning() -> None:
     for member in members[1:]:
         jobs.changes.progress(member, 1)
     for member in members[1:]:
-        jobs.changes.proceed(member, *member.endpoint)
+        jobs.changes.proceed(member, member.endpoint[0], member.ports)
     carry_out(jobs)
     assert generation(members[1]).places == (1, 2)
     assert tuning.heard(job, members[0], counts(9, SkipPolicy()), 9.0) is None  # it is gone
@@ -110,7 +110,7 @@ def test_a_policy_is_said_to_who_is_rank_0_now() -> None:
         lines = join_all(controller, world_size=2, on_loss=OnLoss.shrink)
         controller.stream_closed(lines[0])
         assert controller.progress(OPEN, "a", 1, token(lines[1]), 1).result(60) == 1
-        controller.proceed(OPEN, "a", 1, token(lines[1]), "10.0.0.1", 4001).result(60)
+        controller.proceed(OPEN, "a", 1, token(lines[1]), "10.0.0.1", [4001]).result(60)
         for second in range(1, 60):
             beat(controller, lines[1:], second, SkipPolicy())
         assert lines[1].of("policy")

@@ -16,7 +16,7 @@ def pause(jobs: JobBook, members: list[Member]) -> None:
     for member in members:
         jobs.changes.progress(member, 1)
     for member in members:
-        jobs.changes.proceed(member, *member.endpoint)
+        jobs.changes.proceed(member, member.endpoint[0], member.ports)
     carry_out(jobs)
 
 

@@ -44,7 +44,7 @@ SHRINK: dict[str, Any] = {"on_loss": OnLoss.shrink}
 
 
 def proceed(jobs: JobBook, member: Member) -> None:
-    jobs.changes.proceed(member, *member.endpoint)
+    jobs.changes.proceed(member, member.endpoint[0], member.ports)
 
 
 def change(jobs: JobBook, members: list[Member], completed: int = 5) -> list[Any]:
@@ -81,7 +81,7 @@ def test_a_lost_rank_is_shut_out_and_the_others_go_on() -> None:
     assert {rank: answer.complete_to for rank, answer in answers(done).items()} == {0: 7, 2: 7}
     proceed(jobs, two)
     assert only(jobs.poll(), Remove, Install) == []  # rank 0 still asks for results there
-    jobs.changes.proceed(zero, "10.0.0.9", 5000)
+    jobs.changes.proceed(zero, "10.0.0.9", [5000])
     remove, install = only(jobs.poll(), Remove, Install)
     assert remove == Remove(old)
     new = install.generation
@@ -312,7 +312,7 @@ def test_a_job_moves_off_a_switch_that_is_drained() -> None:
     assert told(jobs.poll(), zero) == [{"event": "failover", "job": there.id, "why": why}]
     assert free(jobs) == 128 - 16  # its place on b is kept
     for member, lowest in ((zero, 7), (one, 5)):
-        jobs.failovers.report(member, token(member), lowest, "10.0.0.1", 4100 + member.rank)
+        jobs.failovers.report(member, token(member), [lowest], "10.0.0.1", [4100 + member.rank])
     done = carry_out(jobs)
     assert only(done, Remove) == [Remove(there)]
     assert jobs.pool.switches["a"].allocator.free_slots == 64
@@ -329,7 +329,7 @@ def test_a_job_moves_on_from_a_switch_that_is_drained_while_it_goes_over_to_that
     jobs.poll()
     for name, at in ("b", 4100), ("a", 4200):
         for member in (zero, one):
-            jobs.failovers.report(member, token(member), 5, "10.0.0.1", at + member.rank)
+            jobs.failovers.report(member, token(member), [5], "10.0.0.1", [at + member.rank])
         if name == "b":
             jobs.set_draining("a", False, "admin")
             jobs.set_draining("b", True, "admin")
@@ -349,7 +349,7 @@ def test_a_rank_is_lost_while_its_job_leaves_a_drained_switch(removed: bool) -> 
     jobs.set_draining("a", True, "admin")
     jobs.poll()
     for member in members if removed else members[:1]:
-        jobs.failovers.report(member, token(member), 5, "10.0.0.1", 4100 + member.rank)
+        jobs.failovers.report(member, token(member), [5], "10.0.0.1", [4100 + member.rank])
     jobs.lost([two], "its process ended")
     done = jobs.poll()
     assert removed == (Remove(there) in done)
@@ -484,7 +484,7 @@ def test_a_call_that_is_made_again_gets_its_answer_again_and_changes_nothing() -
         jobs.poll()
         jobs.changes.progress(zero, 5, old)
         assert answers(jobs.poll())[0] == AnswerStep(zero, ChangeStep.progress, 5)
-        jobs.changes.proceed(zero, *zero.endpoint, old)
+        jobs.changes.proceed(zero, zero.endpoint[0], zero.ports, old)
         assert answers(jobs.poll())[0] == AnswerStep(zero, ChangeStep.proceed)
         assert generation(zero) is opened
         assert zero.job.state is (JobState.moving if another else JobState.running)
@@ -529,9 +529,9 @@ def test_questions_out_of_turn() -> None:
         proceed(jobs, zero)
     jobs.changes.progress(one, 3)
     with pytest.raises(AdmissionError, match="already rank 1"):
-        jobs.changes.proceed(zero, *one.endpoint)
+        jobs.changes.proceed(zero, one.endpoint[0], one.ports)
     with pytest.raises(AdmissionError, match="port is 0"):
-        jobs.changes.proceed(zero, "10.0.0.1", 0)
+        jobs.changes.proceed(zero, "10.0.0.1", [0])
     for member in (zero, one):
         proceed(jobs, member)
     carry_out(jobs)
@@ -619,7 +619,9 @@ def test_random_losses_leaves_and_returns() -> None:
                     jobs.set_draining(name, draw.random() < 0.5, "me")
                 case 9 if job.failover is not None and admitted:
                     for member in draw.sample(admitted, draw.randint(1, len(admitted))):
-                        jobs.failovers.report(member, token(member), draw.randrange(9), *member.endpoint)
+                        jobs.failovers.report(
+                            member, token(member), [draw.randrange(9)], member.endpoint[0], member.ports
+                        )
                         failovers += 1
             for each in jobs.pool.switches.values():
                 taken = sum(each.allocator.ranges.values())

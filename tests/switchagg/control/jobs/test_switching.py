@@ -92,7 +92,7 @@ def test_jobs_of_a_switch_that_forgot_them_go_on_there() -> None:
     event = {"event": "failover", "job": there.id, "why": LOST}
     assert [told(done, member) for member in (zero, one, other[0])] == [[event], [event], []]
     for member, lowest in ((zero, 7), (one, 5)):
-        jobs.failovers.report(member, token(member), lowest, "10.0.0.1", 4100 + member.rank)
+        jobs.failovers.report(member, token(member), [lowest], "10.0.0.1", [4100 + member.rank])
     done = carry_out(jobs)
     assert [type(each) for each in only(done, Remove, Install)] == [Remove, Install]
     assert only(done, Remove) == [Remove(there)]
@@ -145,7 +145,7 @@ def test_nothing_is_left_of_a_job_whose_last_rank_leaves_in_a_failover(reported:
     jobs.set_draining("a", True, "admin")
     assert alone.job.failover is not None
     if reported:
-        jobs.failovers.report(alone, token(alone), 0, "10.0.0.1", 4100)
+        jobs.failovers.report(alone, token(alone), [0], "10.0.0.1", [4100])
     jobs.leave(alone)
     carry_out(jobs)
     assert (jobs.table.jobs(), free(jobs), jobs.table.cookies) == ([], 128, {})
@@ -249,7 +249,7 @@ def test_a_job_whose_leaf_and_controller_have_restarted_waits_for_the_other_swit
     jobs.tick(0.2)
     assert told(jobs.poll(), members[0]) == []  # once
     for member, lowest in zip(members, (7, 5), strict=True):
-        jobs.failovers.report(member, token(member), lowest, *member.endpoint)
+        jobs.failovers.report(member, token(member), [lowest], member.endpoint[0], member.ports)
     carry_out(jobs)
     assert members[0].job.state is JobState.running
     assert members[0].admission is not None
