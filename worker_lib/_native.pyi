@@ -45,6 +45,18 @@ class Socket:
         """
     def close(self) -> None: ...
 
+class LoopBench:
+    """The loops that touch every element, on data of a seed; see native/worker/loop_bench.h."""
+
+    def __init__(self, seed: int, elements: int) -> None:
+        """Raises `ValueError` where `elements` is no multiple of 4,096."""
+    loops: Final[list[tuple[str, float]]]  # of the class: names, and bytes an element, read and written
+    levels: Final[list[str]]  # of the class: instruction sets of this processor, as `kernels`
+    def measure(self, loop: int, level: int, runs: int) -> tuple[int, int]:
+        """Nanoseconds of so many runs, and of as many of a memcpy that moves as many bytes."""
+    def digest(self, loop: int, level: int) -> int:
+        """A hash of all that a run writes and returns: the same at each level and of each processor."""
+
 class Call:
     """One rank's part in one collective; see `struct Call` in native/worker/plan.h."""
 

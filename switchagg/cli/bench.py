@@ -39,7 +39,7 @@ def add_parser(subparsers: Any) -> None:
     kinds = bench.add_subparsers(dest="benchmark", required=True, metavar="BENCHMARK")
     for add, measure in (
         (_add_allreduce, _allreduce), (_add_ddp, _ddp), (_add_fsdp, _fsdp), (_add_policy, _policy),
-        (_add_io, _io), (_add_peers, _peers),
+        (_add_io, _io), (_add_loops, _loops), (_add_peers, _peers),
     ):  # fmt: skip
         parser = add(kinds)
         parser.set_defaults(measure=measure)
@@ -230,6 +230,22 @@ def _add_io(kinds: Any) -> argparse.ArgumentParser:
     return parser
 
 
+def _add_loops(kinds: Any) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = kinds.add_parser(
+        "loops",
+        help="GB/s of the loops over elements, beside memcpy",
+        description="Every native loop that touches every element, in one thread, at each instruction set of "
+        "this processor, beside a memcpy that reads and writes as many bytes.",
+    )
+    option = parser.add_argument
+    option("--size", default="256K", help="bytes of a tensor of float32 (%(default)s)")
+    option("--loop", default="", metavar="NAMES", help="a list of names or beginnings of names (all)")
+    option("--level", default="", help="a list of base, v3 (AVX2), v4 (AVX-512) (all of this processor)")
+    option("--repeat", type=int, default=21, help="timed samples of each, in turns (%(default)s)")
+    option("--seed", type=int, default=1, help="of the data (%(default)s)")
+    return parser
+
+
 def _add_peers(kinds: Any) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = kinds.add_parser(
         "peers",
@@ -341,6 +357,21 @@ def _io(args: argparse.Namespace) -> _Outcome:
     with working("measuring"):
         figures, missing = io.measure(settings)
     return io.table(figures, missing).text(), io.as_json(figures), bool(figures)
+
+
+def _loops(args: argparse.Namespace) -> _Outcome:
+    from switchagg.bench import loops
+    from switchagg.bench.grid import parse_list, parse_size
+
+    settings = loops.Settings(
+        parse_list(args.size, "size", parse_size)[0],
+        parse_list(args.loop, "loop", str) if args.loop else (),
+        parse_list(args.level, "level", str) if args.level else (),
+        **chosen(args, "repeat", "seed"),
+    )
+    with working("measuring") as say:
+        figures = loops.measure(settings, say)
+    return loops.table(settings, figures).text(), loops.as_json(settings, figures), True
 
 
 def _peers(args: argparse.Namespace) -> _Outcome:

@@ -21,6 +21,7 @@
 #include "switchagg/native/worker/heartbeat.h"
 #include "switchagg/native/worker/io_bench.h"
 #include "switchagg/native/worker/link_port.h"
+#include "switchagg/native/worker/loop_bench.h"
 #include "switchagg/native/worker/slots_port.h"
 
 namespace nb = nanobind;
@@ -316,6 +317,21 @@ NB_MODULE(_native, m) {
           "to"_a.none(), "bytes"_a, "batch"_a, "ns"_a, "bare"_a)
       .def("use_udp", &Socket::use_udp)
       .def("close", &Socket::close);
+
+  nb::class_<LoopBench>(m, "LoopBench")
+      .def(nb::init<uint64_t, size_t>(), "seed"_a, "elements"_a)
+      .def_prop_ro_static("loops",
+                          [](nb::handle) {
+                            std::vector<std::tuple<const char*, double>> all;
+                            for (const LoopBench::Loop& each : LoopBench::loops()) all.emplace_back(each.name, each.bytes / 16.0);
+                            return all;
+                          })
+      .def_prop_ro_static("levels",
+                          [](nb::handle) {
+                            return std::vector<std::string>(kKernelLevels, kKernelLevels + LoopBench::levels());
+                          })
+      .def("measure", &LoopBench::measure, "loop"_a, "level"_a, "runs"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("digest", &LoopBench::digest, "loop"_a, "level"_a, nb::call_guard<nb::gil_scoped_release>());
 
   nb::class_<Call>(m, "Call")
       .def(

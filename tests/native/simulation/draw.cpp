@@ -76,11 +76,14 @@ Scenario draw(uint64_t seed) {
   c.delay = draw_time(random, 1e3, 200e3);
   c.jitter = random.chance(0.5) ? random.between(0, c.delay) : 0;
   c.latency = draw_time(random, 200, 30e3);
-  c.ns_per_byte = std::pow(10.0, 1 - 2 * unit(random.next()));  // 0.8 to 80 Gbit/s
+  const volatile double ten = 10;  // of pow(10.0, x) some compilers make exp10(x), which may have another last bit
+  c.ns_per_byte = std::pow(ten, 1 - 2 * unit(random.next()));  // 0.8 to 80 Gbit/s
   c.queue = draw_time(random, 2e3, 1e6);
   c.inbox = 8u << random.below(8);
   const auto probability = [&](double how_often, double most) {
-    return random.chance(how_often) ? most * unit(random.next()) * unit(random.next()) : 0;
+    if (!random.chance(how_often)) return 0.0;
+    const double share = unit(random.next());
+    return most * share * unit(random.next());
   };
   c.lost = probability(0.7, 0.2);
   c.damaged = probability(0.3, 0.05);

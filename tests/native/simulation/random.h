@@ -1,4 +1,5 @@
-// Random numbers that a seed determines, the same on every machine.
+// Random numbers that a seed determines, the same on every machine and of every compiler: a statement draws once, since compilers
+// evaluate operands and arguments in different orders.
 #pragma once
 
 #include <cstdint>

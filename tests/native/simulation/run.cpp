@@ -87,7 +87,8 @@ class WorkerPort : public Port {
 
 // A value that the type holds exactly, of any sign and of magnitudes some powers of two apart.
 double draw_value(Random& random, int spread) {
-  const double value = std::ldexp(static_cast<double>(1 + random.below(127)), -static_cast<int>(random.below(static_cast<uint32_t>(spread))));
+  const int places = static_cast<int>(random.below(static_cast<uint32_t>(spread)));
+  const double value = std::ldexp(static_cast<double>(1 + random.below(127)), -places);
   return random.chance(0.5) ? value : -value;
 }
 
