@@ -410,6 +410,9 @@ class JobBook:
         change = job.change
         job.state, job.change = JobState.running, None
         self._lifecycle.admit(job, now, {} if change is None else change.lost)
+        for rank in generation.places:  # those that were not admitted yet when these left
+            if job.members[rank].state is MemberState.left:
+                self._effects.send_all(job, _left_event(job.members[rank], job.id))
         if change is not None:
             self.changes.log(job, change)
         else:

@@ -636,3 +636,19 @@ def test_random_losses_leaves_and_returns() -> None:
         assert (jobs.table.jobs(), free(jobs), jobs.table.cookies) == ([], 128, {})
     assert changes > 50
     assert failovers > 20
+
+
+def test_a_rank_that_comes_back_hears_that_another_has_left_before_the_job_opened() -> None:
+    jobs = book()
+    zero, one = run(jobs, **SHRINK)
+    jobs.lost([one], "its process ended")
+    change(jobs, [zero])
+    back = join(jobs, "a", request(1, **SHRINK))
+    jobs.changes.progress(zero, 0)
+    proceed(jobs, zero)
+    jobs.leave(zero, 0, 0, None, token(zero))
+    done = carry_out(jobs)
+    event = {"event": "left", "ranks": [0], "begun": [0], "completed": [0], "job": back.job.id}
+    assert told(done, back) == [event]
+    kinds = [each for each in done if getattr(each, "member", None) is back]
+    assert isinstance(kinds[0], AnswerJoin)
