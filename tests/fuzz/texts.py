@@ -85,6 +85,7 @@ _VARIABLES: Final = {
     "SLURM_STEP_TASKS_PER_NODE": "2(x3),1",
     "SLURM_STEP_NODELIST": "node[003-006,9],login",
     "SLURM_JOB_ID": "77",
+    "JOB_COMPLETION_INDEX": "1",
 }
 _TEXTS: Final[dict[Callable[[str], Any], tuple[str, ...]]] = {
     parse_switch: (

@@ -33,7 +33,7 @@ def run_on_two_hosts(
     """Runs an `sbatch` file; `variables` are those of the user's shell."""
     (folder / "job.sh").write_text(script)
     (folder / "train.py").write_text(program)
-    mine = ("SWITCHAGG_", "SLURM_", "OMPI_", "PMI", "MASTER_", "RANK", "WORLD_SIZE", "LOCAL_")
+    mine = ("SWITCHAGG_", "SLURM_", "OMPI_", "PMI", "MASTER_", "RANK", "WORLD_SIZE", "LOCAL_", "JOB_")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(mine)}
     return in_namespace(folder, own_name, "sbatch", "job.sh", environment=environment | variables)
 

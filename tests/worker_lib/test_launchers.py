@@ -258,7 +258,17 @@ def run_launched(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[st
     """Runs a command without variables of any launcher but those given, and with a Slurm of one host."""
 
     def run(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        mine = ("SWITCHAGG_", "SLURM_", "OMPI_COMM_", "PMI", "MASTER_", "RANK", "WORLD_SIZE", "LOCAL_")
+        mine = (
+            "SWITCHAGG_",
+            "SLURM_",
+            "OMPI_COMM_",
+            "PMI",
+            "MASTER_",
+            "RANK",
+            "WORLD_SIZE",
+            "LOCAL_",
+            "JOB_",
+        )
         environment = {name: value for name, value in os.environ.items() if not name.startswith(mine)}
         environment |= fake_slurm.install(tmp_path) | variables
         return subprocess.run(
