@@ -2,6 +2,7 @@
 
     python -m scripts.switch_throughput [--words 352] [--slots 1024] [--seconds 2] [--no-offload] [--latency]
     python -m scripts.switch_throughput --threads 1,2,4 --rounds 15       in turn, all in one run
+    python -m scripts.switch_throughput --hosts 127.0.0.1,::1 --rounds 15
 
 The sender (this process's Python thread) and the switch (native threads in it) share the cores; run it under
 `perf record -g` to see where time goes. "Gb/s a core" is what moves in a second of processor time, each way.
@@ -20,6 +21,7 @@ import numpy as np
 import psutil  # type: ignore[import-untyped]
 
 from scripts.sum_times import median_interval
+from switchagg.addresses import bound_socket
 from switchagg.cli.static_jobs import StaticJob, admit
 from switchagg.emulator.faults import Faults
 from switchagg.emulator.switch import Switch
@@ -28,7 +30,7 @@ from switchagg.wire.header import HEADER_BYTES, Header, Op, encode
 
 UDP_SEGMENT = 103
 UDP_GRO = 104
-MAX_TRAIN_BYTES = 65493  # longer ones are cut up on their way out, see native/shared/udp_port.h
+MAX_TRAIN_BYTES = 65473  # longer ones are cut up on their way out, see native/shared/udp_port.h
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,20 +45,19 @@ class Run:
     strays: int
 
 
-def measure(args: Namespace, threads: int) -> Run:
-    """Runs a switch with so many threads."""
-    worker = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    worker.bind(("127.0.0.1", 0))
+def measure(args: Namespace, threads: int, host: str) -> Run:
+    """Runs a switch with so many threads, at this address."""
+    worker = bound_socket(socket.SOCK_DGRAM, "::1" if host == "::" else host, 0)
     worker.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32 << 20)
     worker.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
     worker.settimeout(5.0)
-    address: tuple[str, int] = worker.getsockname()
+    address: tuple[str, int] = worker.getsockname()[:2]
     slots = 2 if args.latency else args.slots
     entry = JobEntry(1, 0, slots, args.words, 9, (WorkerEntry(0, *address, 7),))
     faults = Faults(loss=args.loss, seed=1)
-    with worker, Switch(faults=faults, offload=not args.no_offload, threads=threads) as switch:
+    with worker, Switch(host, faults=faults, offload=not args.no_offload, threads=threads) as switch:
         admit(switch, StaticJob(entry, first_seq=0))
-        worker.connect(switch.address)
+        worker.connect((address[0], switch.address[1]))
         size = HEADER_BYTES + 4 * args.words
         window = slots // 2
         packet = encode(Header(Op.SUM, 0, 1, 7, 0, 0), np.arange(args.words, dtype=np.uint32))
@@ -109,15 +110,16 @@ def main() -> None:
     parser.add_argument("--no-offload", action="store_true")
     parser.add_argument("--latency", action="store_true", help="one small packet at a time instead")
     parser.add_argument("--threads", default="1", help="a list, such as 1,2")
-    parser.add_argument("--rounds", type=int, default=1, help="that each number of threads is measured in")
+    parser.add_argument("--hosts", default="127.0.0.1", help="a list, such as 127.0.0.1,::1")
+    parser.add_argument("--rounds", type=int, default=1, help="that each of these is measured in")
     args = parser.parse_args()
-    counts = [int(each) for each in args.threads.split(",")]
-    runs: dict[int, list[Run]] = {each: [] for each in counts}
+    cases = [(int(each), host) for each in args.threads.split(",") for host in args.hosts.split(",")]
+    runs: dict[tuple[int, str], list[Run]] = {each: [] for each in cases}
     for number in range(args.rounds):
-        for threads in counts if number % 2 else counts[::-1]:
-            runs[threads].append(measure(args, threads))
+        for case in cases if number % 2 else cases[::-1]:
+            runs[case].append(measure(args, *case))
     size = HEADER_BYTES + 4 * args.words
-    for threads, all_of in runs.items():
+    for (threads, host), all_of in runs.items():
         rates = [each.packets / each.seconds for each in all_of]
         costs = [1e9 * sum(each.switch) / each.packets for each in all_of]
         rate, cost = statistics.median(rates), statistics.median(costs)
@@ -125,16 +127,16 @@ def main() -> None:
         last = all_of[-1]
         used = statistics.median(each.processor / each.seconds for each in all_of)
         print(
-            f"{threads} threads: {rate / 1e6:.3f} Mpackets/s of {size} bytes, "
+            f"{threads} threads at {host}: {rate / 1e6:.3f} Mpackets/s of {size} bytes, "
             f"{rate * size / 1e9:.2f} GB/s each way; switch {cost:.0f} ns a packet, "
             f"{8 * size / cost:.1f} Gb/s a core; cores: {' + '.join(f'{share:.2f}' for share in shares)} "
             f"of {used:.2f}; {last.packets / last.calls[0]:.1f} packets a receive call, "
             f"{last.packets / last.calls[1]:.1f} a send call; {sum(each.strays for each in all_of)} strays"
         )
-        if threads != counts[0]:
-            pairs = zip(all_of, runs[counts[0]], strict=True)
+        if (threads, host) != cases[0]:
+            pairs = zip(all_of, runs[cases[0]], strict=True)
             ratios = [sum(a.switch) / a.packets / (sum(b.switch) / b.packets) for a, b in pairs]
-            print(f"  processor time a packet, over {counts[0]}: {median_interval(np.array(ratios))}")
+            print(f"  processor time a packet, over the first: {median_interval(np.array(ratios))}")
 
 
 if __name__ == "__main__":

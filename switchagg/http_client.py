@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
 
+from switchagg.addresses import parse_address
 from switchagg.errors import AdmissionError, SwitchError, UsageError
 
 if TYPE_CHECKING:
@@ -68,7 +69,12 @@ def endpoint(url: str, credential: str | None = None, ca: str | None = None) -> 
     except ValueError:  # such as a port that is no number
         host, port, fits = None, None, False
     if not host or not port or not fits:
-        raise UsageError(f"controller is {url!r}; accepted: http://host:port or https://host:port")
+        raise UsageError(
+            f"controller is {url!r}; accepted: http://host:port, https://host:port; "
+            "of an IPv6 address http://[fd00::1]:port"
+        )
+    if ":" in host:
+        parse_address("the controller's address", host)
     if credential is None:
         credential = os.environ.get(TOKEN_VARIABLE) or None
     if credential is not None and not _TOKEN.fullmatch(credential):

@@ -209,6 +209,7 @@ class HeartbeatSender:
     def abandon(self) -> None: ...
     sent: Final[int]
 
+def ip_number(text: str) -> int: ...
 def address(array: object) -> int:
     """Returns the address of a NumPy array's first byte."""
 

@@ -25,11 +25,11 @@ import atexit
 import contextlib
 import hashlib
 import os
-import socket
 import warnings
 from collections.abc import Sequence
 from typing import Any, Final
 
+from switchagg.addresses import local_address_towards, resolve, show_address
 from switchagg.errors import AdmissionError, SwitchAggError, SwitchError, UsageError
 from switchagg.http_client import endpoint
 from switchagg.rules.planner import SkipPolicy
@@ -47,7 +47,6 @@ from worker_lib.transport import (
     bind,
     checked_stripes,
     checked_transport,
-    local_address_towards,
     shared_memory,
     start_engine,
 )
@@ -87,7 +86,7 @@ def connect(
         rank: this worker's number, 0 to world_size - 1.
         world_size: number of workers, at most 32 on one switch and 256 on a tree of switches. A group of one
             needs no controller and no switch.
-        address: IPv4 address of this host to use; by default that of SWITCHAGG_ADDRESS, or the one that leads
+        address: IP address of this host to use; by default that of SWITCHAGG_ADDRESS, or the one that leads
             to the controller.
         timeout: seconds that a collective may take unless its call says otherwise.
         join_timeout: seconds to wait for the other ranks; `timeout` by default.
@@ -314,9 +313,9 @@ def _controller(
         several = launch is not None and launch.several_hosts
         _embedded.append(start_embedded(host, port, timeout=patience, several_hosts=several))
     with contextlib.suppress(OSError, UnicodeError):  # who cannot find it now asks again when it joins
-        if (number := socket.gethostbyname(host)).startswith("127."):
+        if (number := resolve(host)).startswith("127."):
             host = number  # a controller on loopback has no other name
-    return f"http://{host}:{port}", True
+    return f"http://{show_address(host, port)}", True
 
 
 def _seconds(variable: str, default: float) -> float:

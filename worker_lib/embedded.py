@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 from selectors import EVENT_READ, DefaultSelector
 from typing import IO, Final, Self
 
+from switchagg.addresses import resolve
 from switchagg.errors import SwitchError, UsageError
 
 START_TIMEOUT: Final = 20.0  # seconds
@@ -33,7 +33,7 @@ class Embedded:
 
     Attributes:
         controller: its URL.
-        switch: IPv4 address and UDP port of the switch.
+        switch: IP address and UDP port of the switch.
         warnings: limits of the switch on this machine, a sentence each.
     """
 
@@ -81,7 +81,7 @@ def start_embedded(
     """Starts `switchagg host` and waits until it serves.
 
     Args:
-        host: IPv4 address for switch and controller, or a name that has one.
+        host: IP address for switch and controller, or a name that has one; of both kinds, IPv4.
         port: TCP port of the controller; 0 takes a free one. The switch takes a free UDP port.
         arguments: more of the command's options, such as ``["--loss", "0.01"]``.
         timeout: seconds to wait.
@@ -91,12 +91,12 @@ def start_embedded(
 
     Raises:
         SwitchError: it did not start; the message has its output.
-        UsageError: `host` has no IPv4 address, or one that other hosts do not reach.
+        UsageError: `host` has no IP address, or one that other hosts do not reach.
     """
     try:
-        name, host = host, socket.gethostbyname(host)
+        name, host = host, resolve(host)
     except (OSError, UnicodeError) as error:
-        raise UsageError(f"host is {host!r}, which has no IPv4 address: {error}") from None
+        raise UsageError(f"host is {host!r}, which has no IP address: {error}") from None
     if several_hosts and host.startswith("127.") and not name.startswith(("127.", "localhost")):
         raise UsageError(
             f"ranks run on several hosts and are to meet at {name}, which is {host} on this one: set "

@@ -161,7 +161,7 @@ class Membership:
         places: for each rank the one that it joined as.
         lost: of the generation before, (the rank that it joined as, why); it may be back already.
         job: job id. token: goes into every packet sent. result_token: stands in every RESULT.
-        switch_name: for people. switch_address, switch_port: IPv4 address and UDP port that packets go to.
+        switch_name: for people. switch_address, switch_port: IP address and UDP port that packets go to.
         switch_receive_buffer: bytes that the switch can queue there.
         switch_link: name of the UNIX socket where workers of the switch's own host attach; empty for none.
         switch_block: consecutive slots that one thread of the switch has, of several; 0 for any.
@@ -402,7 +402,7 @@ def join(
         controller_url: ``http://host:port`` or ``https://host:port``.
         job: its name; all ranks use the same.
         rank, world_size: 0 <= rank < world_size <= 256.
-        address, port: IPv4 address and UDP port that this rank's packets will come from; several ports for a
+        address, port: IP address and UDP port that this rank's packets will come from; several ports for a
             job that is dealt to as many switches.
         words: K, the words of a packet; None leaves it to the others, or to the controller.
         slots: P, the job's slots, a power of two; None likewise.
@@ -558,7 +558,7 @@ def _membership(
         token=int(answer["token"]),
         result_token=int(answer["result_token"]),
         switch_name=str(switch.get("name", "")),
-        switch_address=str(switch["address"]),
+        switch_address=_told(switch["address"], held.stream.peer),
         switch_port=int(switch["port"]),
         switch_receive_buffer=int(switch["receive_buffer"]),
         switch_link=str(switch.get("link", "")),
@@ -587,7 +587,11 @@ def _membership(
     )
 
 
+def _told(address: Any, peer: str) -> str:
+    """Returns an address that the controller tells: if that is all of its own, the one where we found it."""
+    return peer if address in ("", "0.0.0.0", "::") else str(address)
+
+
 def _heartbeats(given: dict[str, Any], peer: str) -> Heartbeats:
-    # A controller that listens at all addresses is at the one where we found it.
-    address = peer if given["address"] in ("", "0.0.0.0", "::") else str(given["address"])
+    address = _told(given["address"], peer)
     return Heartbeats(address, int(given["port"]), bytes.fromhex(given["cookie"]), float(given["interval"]))

@@ -16,7 +16,6 @@ the session over.
 
 from __future__ import annotations
 
-import ipaddress
 import queue
 import threading
 import weakref
@@ -24,6 +23,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from switchagg.addresses import show_address
 from switchagg.errors import AdmissionError, SwitchError
 from switchagg.rules.planner import SkipPolicy
 from switchagg.runtime import Runtime
@@ -76,7 +76,7 @@ class MembershipMonitor:
         engine: of the session.
         member: the admission that the controller gave.
         transport: as the caller asked for; see `worker_lib.transport`. used: one that it names.
-        address: IPv4 address of this host that packets come from.
+        address: IP address of this host that packets come from.
         runtime: time and threads.
 
     Attributes:
@@ -164,7 +164,7 @@ class MembershipMonitor:
             stripe = refused.index(max(refused))
             gone = member.parts[stripe]
             if not member.standby and self.over is None:
-                where = f"{gone.switch_address}:{gone.switch_port}"
+                where = show_address(gone.switch_address, gone.switch_port)
                 self.over = Gone(
                     f"the switch of job {member.name!r} at {where} is gone: its port refuses packets"
                 )
@@ -181,8 +181,9 @@ class MembershipMonitor:
         member = self.member.parts[damage % stripes]
         slot = member.base + (member.first_seq + damage // stripes) % member.slots
         return (
-            f"the RESULT of packet number {damage}, in slot {slot} of the switch at {member.switch_address}:"
-            f"{member.switch_port}, is not the sum of what the ranks have sent"
+            f"the RESULT of packet number {damage}, in slot {slot} of the switch at "
+            f"{show_address(member.switch_address, member.switch_port)}, is not the sum of what the ranks "
+            "have sent"
         )
 
     def drop(self) -> None:
@@ -359,7 +360,7 @@ class MembershipMonitor:
         beats = self.member.heartbeats
         if beats is not None:
             self._heartbeats.start(
-                int(ipaddress.IPv4Address(beats.address)), beats.port, beats.cookie, int(beats.interval * 1e9)
+                _native.ip_number(beats.address), beats.port, beats.cookie, int(beats.interval * 1e9)
             )
 
     # ------------------------------------------------------------------ a change of membership

@@ -15,15 +15,14 @@ A job that is dealt to several switches has a socket for each, and goes by UDP.
 from __future__ import annotations
 
 import errno
-import ipaddress
 import os
-import socket
 import sys
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from switchagg.addresses import parse_address, show_address
 from switchagg.computer import memory_identity
 from switchagg.devices.dpdk import DpdkSettings
 from switchagg.devices.dpdk import start as start_dpdk
@@ -103,14 +102,13 @@ def start_engine(
         except OSError as error:
             if transport != "auto":
                 raise SwitchError(
-                    f"no link through shared memory to the switch at {member.switch_address}:"
-                    f"{member.switch_port}: {error.strerror}. It has to run on this host, in the same "
+                    f"no link through shared memory to the switch at {_switch(member)}: "
+                    f"{error.strerror}. It has to run on this host, in the same "
                     'network namespace and as the same user; transport="udp" works from anywhere'
                 ) from error
     elif transport in ("shm", "slots"):
         raise SwitchError(
-            f"the switch at {member.switch_address}:{member.switch_port} takes no links through shared "
-            'memory; transport="udp" works'
+            f'the switch at {_switch(member)} takes no links through shared memory; transport="udp" works'
         )
     if transport == "xdp":
         try:
@@ -129,9 +127,11 @@ def start_engine(
             ]
         ), used
     except OSError as error:
-        raise SwitchError(
-            f"no route to the switch at {member.switch_address}:{member.switch_port}: {error.strerror}"
-        ) from error
+        raise SwitchError(f"no route to the switch at {_switch(member)}: {error.strerror}") from error
+
+
+def _switch(member: Membership) -> str:
+    return show_address(member.switch_address, member.switch_port)
 
 
 def shared_memory(transport: str, *, check: bool) -> str:
@@ -146,7 +146,7 @@ def _admission(
     member: Membership, window_limit: int, link: str, *, shared: bool = False
 ) -> _native.Admission:
     return _native.Admission(
-        switch_ip=int(ipaddress.IPv4Address(member.switch_address)),
+        switch_ip=_native.ip_number(member.switch_address),
         switch_port=member.switch_port,
         job=member.job,
         token=member.token,
@@ -183,18 +183,19 @@ class BoundSocket:
 
 
 def bind(address: str, transport: str = "udp", *, offload: bool = True) -> BoundSocket:
-    """Binds a UDP socket, or an endpoint on DPDK's ports, to a free port of `address` (dotted IPv4).
+    """Binds a UDP socket, or an endpoint on DPDK's ports, to a free port of `address`.
 
     Raises:
-        UsageError: not an IPv4 address of this host, not on Linux, or DPDK's arguments cannot work.
+        UsageError: not an address of this host, an IPv6 one with AF_XDP or DPDK, not on Linux, or DPDK's
+            arguments cannot work.
         NetworkError: the kernel or DPDK refused for another reason.
     """
     if sys.platform != "linux":
         raise UsageError(f"the UDP transport uses Linux socket calls; this is {sys.platform}")
-    try:
-        number = int(ipaddress.IPv4Address(address))
-    except ValueError:
-        raise UsageError(f"address {address!r} is not an IPv4 address such as 127.0.0.1") from None
+    address = str(parse_address("address", address))
+    if ":" in address and transport in ("xdp", "dpdk"):
+        raise UsageError(f"address is {address!r}; accepted with transport {transport!r}: an IPv4 address")
+    number = _native.ip_number(address)
     if transport == "dpdk":
         return _bind_dpdk(address, number)
     try:
@@ -220,20 +221,6 @@ def _bind_dpdk(address: str, number: int) -> BoundSocket:
     except OSError as error:
         raise UsageError(f"address is {address}: {error.strerror}") from error
     return BoundSocket(native, address, native.port, "")
-
-
-def local_address_towards(host: str, port: int) -> str:
-    """The address of this host's interface that leads to `host`.
-
-    Raises:
-        NetworkError: there is no route, or the name does not resolve.
-    """
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((host, port))
-            return str(probe.getsockname()[0])
-    except OSError as error:
-        raise NetworkError(f"no route to {host}:{port}: {error.strerror or error}") from error
 
 
 def window_limit(member: Membership, own_buffer: int) -> int:

@@ -477,7 +477,7 @@ class Work:
         monitor = self._state.monitor
         assert monitor is not None
         words = monitor.member.words
-        fits = max_words(_ETHERNET_MTU)
+        fits = max_words(_ETHERNET_MTU, ipv6=":" in monitor.member.switch_address)
         text = (
             f"UDP packets of {HEADER_BYTES + 4 * words:,} bytes get no answer, but one of {HEADER_BYTES} does"
         )

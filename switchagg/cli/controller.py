@@ -11,12 +11,12 @@ import contextlib
 import json
 import os
 import select
-import socket
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from switchagg.addresses import parse_host_port, resolve, show_address
 from switchagg.cli.logs import FORMATS, LEVELS, log_to_stderr
 from switchagg.cli.options import REPEATABLE, chosen, extras
 from switchagg.errors import UsageError
@@ -89,8 +89,8 @@ def run(args: argparse.Namespace) -> int:
         tenants = bool(store.tenants())
         if not tenants and not is_loopback(host):
             raise UsageError(
-                f"listen is {host}:{port}, which others reach, without tenants; accepted: 127.0.0.1, "
-                "or tenants: `switchagg tenant add NAME --state DIR`"
+                f"listen is {show_address(host, port)}, which others reach, without tenants; accepted: "
+                "127.0.0.1, ::1, or tenants: `switchagg tenant add NAME --state DIR`"
             )
         if tls is not None:
             tls.context()  # so that an error comes before anything is opened
@@ -133,16 +133,11 @@ def _configuration(args: argparse.Namespace) -> Configuration:
 
 
 def _listen(text: str) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not colon or not (port.isascii() and port.isdigit() and len(port) < 6 and int(port) <= 0xFFFF):
-        raise UsageError(f"listen is {text!r}; accepted: HOST:PORT such as {DEFAULT_LISTEN}; port 0 for any")
+    host, port = parse_host_port("listen", text, f"{DEFAULT_LISTEN}; port 0 for any")
     try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        found = socket.getaddrinfo(host or "0.0.0.0", None, family, socket.SOCK_STREAM)
+        return resolve(host or "0.0.0.0"), port
     except (OSError, UnicodeError) as error:
         raise UsageError(f"listen is {text!r}: {error}; accepted: HOST:PORT") from None
-    return str(found[0][4][0]), int(port)
 
 
 def _open(
@@ -156,10 +151,10 @@ def _open(
         from switchagg.emulator.switch import Switch
 
         address = spec.address or host
-        if ":" in address or address == "0.0.0.0":
+        if address == "0.0.0.0":
             raise UsageError(
                 f"switch {spec.name}: workers are told where to send, and {host} is no address for that; "
-                f"accepted: {spec.name}=native?address=IP, the IPv4 address of an interface"
+                f"accepted: {spec.name}=native?address=IP, the address of an interface"
             )
         switch: Switch | RackSwitch
         if spec.interfaces:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import email.utils
+import errno
 import importlib.util
 import json
 import os
@@ -31,15 +32,16 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from switchagg.addresses import ANY_IPV6, bound_socket
 from switchagg.cli.options import add_controller_options
 from switchagg.errors import SwitchAggError, UsageError
 from switchagg.report.progress import working
 from switchagg.rules.planner import DEFAULT_WORDS
-from switchagg.wire.header import DEFAULT_PORT, HEADER_BYTES
+from switchagg.wire.header import DEFAULT_PORT, HEADER_BYTES, IPV6_UDP_BYTES
 
 _CLOCK: Final = 5.0  # seconds by which two clocks may differ
 _DESCRIPTORS: Final = 256
-_MTU: Final = 28 + HEADER_BYTES + 4 * DEFAULT_WORDS  # IPv4, UDP and a packet
+_MTU: Final = IPV6_UDP_BYTES + HEADER_BYTES + 4 * DEFAULT_WORDS  # as much as any packet
 _SECONDS: Final = 15.0  # for a job to be done
 _MARKS: Final = {"good": "ok", "missing": "--", "bad": "!!"}
 _PACKAGES: Final = {
@@ -95,6 +97,7 @@ def _findings(args: argparse.Namespace) -> Iterator[Finding]:
     yield from _computer()
     yield from _native()
     yield from _interfaces()
+    yield _ipv6()
     yield _port(args.port)
     yield _descriptors()
     yield _packet_sockets()
@@ -160,11 +163,22 @@ def _interfaces() -> Iterator[Finding]:
                 yield Finding("MTU", "missing", text, fix)
 
 
+def _ipv6() -> Finding:
+    try:
+        bound_socket(socket.SOCK_DGRAM, ANY_IPV6, 0).close()
+    except OSError as error:
+        fix = "for switches and workers over IPv6: sysctl -w net.ipv6.conf.all.disable_ipv6=0"
+        return Finding("IPv6", "missing", f"no socket for it: {error.strerror}", fix)
+    return Finding("IPv6", "good", "switches, controllers and workers can have such addresses")
+
+
 def _port(port: int) -> Finding:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+    for host in ("0.0.0.0", ANY_IPV6):
         try:
-            probe.bind(("0.0.0.0", port))
+            bound_socket(socket.SOCK_DGRAM, host, port).close()
         except OSError as error:
+            if error.errno in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
+                continue  # no IPv6 here
             fix = f"`ss -ulpn sport = :{port}` says who has it; or take another: --port"
             return Finding("port", "bad", f"UDP {port} cannot be bound: {error.strerror}", fix)
     return Finding("port", "good", f"UDP {port} is free")

@@ -40,9 +40,13 @@ def add_parser(subparsers: Any) -> None:
         description="Runs a software switch and its controller, for workers that set SWITCHAGG_CONTROLLER. "
         "Prints one line of JSON when it serves. Ends on SIGTERM, Ctrl-C, or the end of standard input.",
     )
-    parser.add_argument("--host", default="127.0.0.1", help="IPv4 address to serve at (%(default)s)")
+    parser.add_argument(
+        "--host",
+        default="127.0.0.1",
+        help="address to serve at, such as 10.0.0.1 or fd00::1, or :: for all (%(default)s)",
+    )
     parser.add_argument("--port", type=int, default=0, help="UDP port of the switch (any)")
-    parser.add_argument("--controller-host", help="IPv4 address of the controller (that of the switch)")
+    parser.add_argument("--controller-host", help="address of the controller (that of the switch)")
     parser.add_argument("--controller-port", type=int, default=0, help="TCP port of the controller (any)")
     parser.add_argument("--capacity", type=int, default=65536, help="slots of the switch (%(default)s)")
     add_transport_options(parser)

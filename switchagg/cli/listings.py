@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from switchagg.addresses import show_address
 from switchagg.cli.options import add_controller_options, add_job_options, client_from, print_answer
 from switchagg.errors import UsageError, require
 from switchagg.report import format as figures
@@ -171,7 +172,7 @@ def _in_full(job: dict[str, Any]) -> str:
                 member["state"],
                 _heard(member),
                 figures.count(member.get("packets")),
-                f"{member['address']}:{member['port']}",
+                show_address(member["address"], member["port"]),
                 *((member.get("switch") or "-",) if job.get("leaves") else ()),
                 member.get("why") or "",
             )
@@ -304,7 +305,7 @@ def switches_table(switches: list[dict[str, Any]]) -> str:
         ("below", lambda one: one.get("parent") or "-"),
         ("hosts", _hosts),
         ("target", lambda one: one["target"]),
-        ("address", lambda one: f"{one['address']}:{one['port']}"),
+        ("address", lambda one: show_address(one["address"], one["port"])),
         ("state", lambda one: one["state"]),
         ("free", lambda one: one["free"]),
         ("of", lambda one: one["capacity"]["slots"]),

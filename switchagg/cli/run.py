@@ -61,9 +61,7 @@ def add_parser(subparsers: Any) -> None:
     where = several.add_mutually_exclusive_group()
     where.add_argument("-H", "--hosts", metavar="HOSTS", help="start them over ssh: node1:2,node2:2")
     where.add_argument("--hostfile", type=Path, metavar="FILE", help="the same, a line a host: node1 slots=2")
-    several.add_argument(
-        "--address", metavar="ADDRESS", help="IPv4 address of this computer that the hosts reach"
-    )
+    several.add_argument("--address", metavar="ADDRESS", help="address of this computer that the hosts reach")
     several.add_argument("--ssh", metavar="COMMAND", help="in place of ssh -o BatchMode=yes")
     several.add_argument(
         "--python", metavar="PATH", help="Python of the hosts, with switchagg (that of this command)"

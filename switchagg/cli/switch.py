@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from switchagg.addresses import show_address
 from switchagg.cli.bmv2_options import add_bmv2_options, arranged, settle
 from switchagg.cli.options import (
     REPEATABLE,
@@ -155,6 +156,7 @@ def _serve(args: argparse.Namespace, wait: Callable[[float], bool]) -> int:
     if args.p4runtime is not None and args.engine == "native":
         from switchagg.cli.switch_ethernet import serve_udp
 
+        require(":" not in args.host, "host", args.host, "with --p4runtime, an IPv4 address or its name")
         return serve_udp(args, _native_switch(args), wait)
     if args.p4runtime is not None or args.interface or args.entries is not None:
         from switchagg.cli.switch_ethernet import serve_p4
@@ -251,7 +253,7 @@ class _Report:
         if isinstance(switch, Switch) and switch.threads > 1:
             way += f", {switch.threads} threads"
         lines = [
-            f"switch ready on {ip}:{port}, {self._args.capacity} slots, {len(jobs)} jobs, "
+            f"switch ready on {show_address(ip, port)}, {self._args.capacity} slots, {len(jobs)} jobs, "
             f"receive buffer {switch.receive_buffer / 2**20:.1f} MB, {way}"
         ]
         if switch.rate:

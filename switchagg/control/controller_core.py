@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
+from switchagg.addresses import ANY_IPV6, exchanges
 from switchagg.control import job_codec
 from switchagg.control.agent import Agent
 from switchagg.control.answers import AdmittedView
@@ -60,6 +61,7 @@ class ControllerCore:
         if twice := [name for name, count in Counter(names).items() if count > 1]:
             raise UsageError(f"two switches are called {twice[0]!r}; each needs a name of its own")
         attachments = checked({name: wiring.get(name, Attachment()) for name in names})
+        _check_families({driver.name: driver.address[0] for driver in drivers}, attachments)
         self.lock = threading.Lock()  # guards everything but the drivers and agents
         self.runtime = runtime
         self.epoch = runtime.unix() - runtime.monotonic()  # the unix time at which the other was 0
@@ -182,7 +184,8 @@ class ControllerCore:
         """Returns the event ``admitted`` of a member."""
         assert member.admission is not None
         standby = self.book.failovers.has_standby(member.job)
-        return admitted(member.admission, self.drivers, self._heartbeat_address, standby=standby)
+        address = member.endpoint[0]
+        return admitted(member.admission, self.drivers, address, self._heartbeat_address, standby=standby)
 
     def keep(self, pending: Sequence[effects.Effect] = (), **changes: Any) -> None:
         """Has changes, the fields of `Changes`, written to the store, and then effects carried out."""
@@ -255,3 +258,17 @@ class ControllerCore:
                 # An error in one job: deadlines of the others go on.
                 _log.exception("a look at deadlines failed")
             last = now
+
+
+def _check_families(addresses: Mapping[str, str], attachments: Mapping[str, Attachment]) -> None:
+    """Raises `UsageError` for a leaf and a root that cannot name each other's address."""
+    for name, each in attachments.items():
+        for one, other in ((name, each.parent), (each.parent, name)):
+            if one is None or other is None:
+                continue
+            address = addresses[one]
+            if address == ANY_IPV6 or not exchanges(address, addresses[other]):
+                raise UsageError(
+                    f"switch {one} is at {address}, and {other} at {addresses[other]}; accepted of a leaf "
+                    "and its parent: one address each, both of IPv4 or both of IPv6"
+                )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import ipaddress
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from switchagg.addresses import parse_address
 from switchagg.control.controller import Controller
 from switchagg.control.drivers.embedded import EmbeddedDriver
 from switchagg.control.jobs.records import OPEN
@@ -25,7 +25,7 @@ class EmbeddedController:
     """A software switch with its controller, from construction to `close()`. A context manager.
 
     Args:
-        host: IPv4 address that the switch binds to, and the controller unless `controller_host` is given.
+        host: address that the switch binds to, and the controller unless `controller_host` is given.
         port: UDP port of the switch; 0 takes a free one.
         controller_host, controller_port: address of the HTTP service; port 0 takes a free one.
         capacity: slots of the switch.
@@ -61,14 +61,12 @@ class EmbeddedController:
     ) -> None:
         from switchagg.emulator.switch import Switch
 
-        try:
-            address = ipaddress.IPv4Address(host)
-        except ValueError:
-            raise UsageError(f"host is {host!r}; accepted: an IPv4 address such as 127.0.0.1") from None
-        if address.is_unspecified:
+        if host == "0.0.0.0":
             raise UsageError(
-                f"host is {host}; workers are told where to send: name the address of one interface"
+                f"host is {host}; workers are told where to send: name the address of one interface, or ::, "
+                "where each is told the address from which packets go to it"
             )
+        parse_address("host", host)
         self.switch: Switch = Switch(
             host,
             port,

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Final
 
+from switchagg.addresses import bound_socket, show_address
 from switchagg.errors import SwitchError
 from switchagg.wire.heartbeat import MAX_BYTES, Heartbeat, HeartbeatError
 
@@ -35,17 +36,15 @@ class HeartbeatSocket:
     """
 
     def __init__(self, address: tuple[str, int]) -> None:
-        family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        self._socket = socket.socket(family, socket.SOCK_DGRAM)
         try:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
-            self._socket.bind(address)
-            self._socket.setblocking(False)
+            self._socket = bound_socket(socket.SOCK_DGRAM, *address)
         except OSError as error:
-            self._socket.close()
+            there = show_address(*address)
             raise SwitchError(
-                f"the controller cannot take heartbeats at {address[0]}:{address[1]} (UDP): {error.strerror}"
+                f"the controller cannot take heartbeats at {there} (UDP): {error.strerror}"
             ) from error
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
+        self._socket.setblocking(False)
         self.address: tuple[str, int] = address
         self.outcomes = dict.fromkeys(("taken", "unknown", "malformed", "failed"), 0)
         self._stop = os.eventfd(0, os.EFD_CLOEXEC)

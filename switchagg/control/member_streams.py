@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import Any, cast
 
+from switchagg.addresses import ANY_IPV6, local_address_towards
 from switchagg.control.answers import AdmittedView, AttachedSwitch, Endpoint
 from switchagg.control.drivers.base import SwitchDriver
 from switchagg.control.jobs.effects import ChangeStep
 from switchagg.control.jobs.job import Member
 from switchagg.control.jobs.records import Admission, EventStream
-from switchagg.errors import AdmissionError
+from switchagg.errors import AdmissionError, NetworkError
 
 
 class MemberStreams:
@@ -107,11 +108,12 @@ class MemberStreams:
 def admitted(
     admission: Admission,
     drivers: Mapping[str, SwitchDriver],
+    member: str,
     heartbeat: tuple[str, int] | None,
     *,
     standby: bool,
 ) -> AdmittedView:
-    """Returns the first event of a member's stream."""
+    """Returns the first event of the stream of the member at this address."""
     shown = asdict(admission)
     cookie, interval = shown.pop("cookie"), shown.pop("interval")
     address, port = heartbeat or ("", 0)
@@ -121,21 +123,30 @@ def admitted(
         "receivers": list(admission.receivers),
         "standby": standby,
         "lost": [{"rank": rank, "why": why} for rank, why in admission.lost],
-        "switch": _attached(drivers[admission.switch]),
-        "stripes": [asdict(each) | {"switch": _attached(drivers[each.switch])} for each in admission.stripes],
+        "switch": _attached(drivers[admission.switch], member),
+        "stripes": [
+            asdict(each) | {"switch": _attached(drivers[each.switch], member)} for each in admission.stripes
+        ],
         "on_loss": admission.on_loss.value,
         "heartbeat": {"address": address, "port": port, "cookie": cookie.hex(), "interval": interval},
     }
     return cast(AdmittedView, shown)
 
 
-def _attached(driver: SwitchDriver) -> AttachedSwitch:
-    return {"name": driver.name, **endpoint(driver)}
+def _attached(driver: SwitchDriver, member: str) -> AttachedSwitch:
+    return {"name": driver.name, **endpoint(driver, member)}
 
 
-def endpoint(driver: SwitchDriver) -> Endpoint:
-    """Returns a switch's address and port for workers, and the parameters of the way there."""
+def endpoint(driver: SwitchDriver, member: str | None = None) -> Endpoint:
+    """Returns a switch's address and port for workers, and the parameters of the way there.
+
+    Args:
+        member: a worker's address: of a switch at ::, it is told the one from which packets come to it.
+    """
     host, port = driver.address
+    if host == ANY_IPV6 and member is not None:
+        with suppress(NetworkError):  # without a route now, the worker tries where it found the controller
+            host = local_address_towards(member, port)
     return {
         "address": host,
         "port": port,

@@ -28,7 +28,6 @@ Opens nothing but the TOML file.
 
 from __future__ import annotations
 
-import ipaddress
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -36,11 +35,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl
 
+from switchagg.addresses import parse_address
 from switchagg.control.jobs.records import MAX_NAME
 from switchagg.errors import UsageError
 from switchagg.p4program.program import Station, SwitchAddress
 from switchagg.rules.switch import DEFAULT_MEMORY, MAX_THREADS
-from switchagg.rules.wiring import Attachment, checked, parse_hosts
+from switchagg.rules.wiring import Attachment, Network, checked, parse_hosts
 from switchagg.wire.header import DEFAULT_PORT
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class NativeSpec:
     port: int = 0
     memory: int = DEFAULT_MEMORY
     parent: str | None = None
-    hosts: tuple[ipaddress.IPv4Network, ...] | None = None
+    hosts: tuple[Network, ...] | None = None
     interfaces: Mapping[int, str] = field(default_factory=dict)
     own: SwitchAddress | None = None
     stations: Mapping[str, Station] = field(default_factory=dict)
@@ -220,14 +220,10 @@ def _native(name: str, url: str, beside: Mapping[str, Any]) -> NativeSpec:
         raise UsageError(f"switch {name}: mac and station without an interface; accepted: {_ACCEPTED}")
     address = given.get("address")
     if address is not None:
-        try:
-            concrete = not ipaddress.IPv4Address(address).is_unspecified
-        except ValueError:
-            concrete = False
-        if not concrete:
-            raise UsageError(
-                f"switch {name}: address is {address!r}; accepted: the IPv4 address of an interface"
-            )
+        parsed = parse_address(f"switch {name}: address", address)
+        if address == "0.0.0.0":
+            raise UsageError(f"switch {name}: address is {address!r}; accepted: that of an interface, or ::")
+        address = str(parsed)
     spec = NativeSpec(
         name,
         _number(name, "slots", given.get("slots", str(DEFAULT_SLOTS)), 2, DEFAULT_SLOTS),

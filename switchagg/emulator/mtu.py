@@ -5,6 +5,10 @@ from __future__ import annotations
 import fcntl
 import socket
 import struct
+from collections.abc import Iterator
+from contextlib import suppress
+from ipaddress import IPv6Address
+from pathlib import Path
 from typing import Final
 
 from switchagg.wire.header import max_words
@@ -23,7 +27,12 @@ def mtu_of(name: str) -> int:
 
 
 def interface_mtu(address: str) -> int:
-    """Returns the MTU in bytes of the interface that has this IPv4 address, 1500 where none says so."""
+    """Returns the MTU in bytes of the interface that has this address, 1500 where none says so.
+
+    Of :: it is the smallest of all interfaces that have an IPv6 address and are not loopback.
+    """
+    if ":" in address:
+        return min(_mtus_of_ipv6(address), default=ETHERNET_MTU)
     wanted = socket.inet_aton(address)
     for _, name in socket.if_nameindex():
         try:
@@ -35,6 +44,16 @@ def interface_mtu(address: str) -> int:
     return ETHERNET_MTU
 
 
+def _mtus_of_ipv6(address: str) -> Iterator[int]:
+    wanted = IPv6Address(address)
+    with suppress(OSError):  # a kernel without IPv6
+        for line in Path("/proc/net/if_inet6").read_text().splitlines():
+            number, *_, name = line.split()
+            found = IPv6Address(int(number, 16))
+            if found == wanted or (wanted.is_unspecified and not found.is_loopback):
+                yield mtu_of(name)
+
+
 def _ask(request: int, name: str) -> bytes:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
         return fcntl.ioctl(asked, request, _IFREQ.pack(name.encode(), b""))
@@ -42,6 +61,6 @@ def _ask(request: int, name: str) -> bytes:
 
 def words_at(address: str) -> int:
     """Returns the largest K that fits the packets of the interface with this address."""
-    if address.startswith("127."):
+    if address.startswith("127.") or address == "::1":
         return LOOPBACK_WORDS
-    return max_words(interface_mtu(address))
+    return max_words(interface_mtu(address), ipv6=":" in address)

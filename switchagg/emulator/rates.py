@@ -71,5 +71,6 @@ def wire_bytes(payload: int) -> int:
     """Returns the bytes of an Ethernet link that a UDP payload of `payload` bytes takes.
 
     Headers of UDP, IPv4 and Ethernet (8, 20, 14), checksum (4), at least 64 in all, preamble (8), gap (12).
+    With IPv6 it is 20 more.
     """
     return max(64, payload + 46) + 20

@@ -11,12 +11,11 @@ Native threads serve packets, without the GIL; every method may be called from a
 from __future__ import annotations
 
 import errno
-import socket
 from contextlib import suppress
-from ipaddress import IPv4Address
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from switchagg.addresses import exchanges, parse_address, resolve
 from switchagg.computer import memory_identity
 from switchagg.devices.dpdk import DpdkSettings
 from switchagg.devices.dpdk import start as start_dpdk
@@ -45,7 +44,8 @@ class Switch(SoftwareSwitch):
     a rate, its queues); it does not grow with traffic.
 
     Args:
-        host: IPv4 address of this host, or a name of one.
+        host: address of this host, or a name of one. At :: it takes workers of IPv6 and IPv4 at all of this
+            host's addresses, and answers each from the address that the route to it says.
         port: UDP port; 0 for any free one.
         capacity: slots, 1..65,536.
         rate: of each worker's link, each way, whether its packets come by UDP or through shared memory;
@@ -109,6 +109,8 @@ class Switch(SoftwareSwitch):
         """Of AF_XDP the interface, and whether its driver takes part; of DPDK its ports."""
         self._mtu: int | None = None  # of DPDK's ports
         self._bind = (_resolve(host), port)
+        if transport != "udp" and ":" in self._bind[0]:
+            raise UsageError(f"host is {host!r}; accepted with transport {transport!r}: an IPv4 address")
         self._links = links
         self._offload = offload
         self._asked_buffer = receive_buffer
@@ -222,6 +224,10 @@ class Switch(SoftwareSwitch):
 
         Raises `UsageError` where the id is in use, or the range leaves the capacity or overlaps another job.
         """
+        at = self.address[0]
+        for ip in [each.ip for each in job.workers] + ([job.parent.ip] if job.parent else []):
+            if not exchanges(at, ip):
+                raise UsageError(f"job {job.job}: {ip} exchanges no packets with the switch at {at}")
         self._here().add_job(job)
 
     def port_counters(self) -> dict[str, int]:
@@ -237,15 +243,10 @@ class Switch(SoftwareSwitch):
 
 
 def _resolve(host: str) -> str:
-    with suppress(ValueError):
-        return str(IPv4Address(host))
-    try:
-        found = socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_DGRAM)
-    except (OSError, UnicodeError):
-        found = []
-    if not host or not found:
-        raise UsageError(f"host is {host!r}; accepted: an IPv4 address of this host, or a name of one")
-    return str(found[0][4][0])
+    with suppress(OSError, UnicodeError):
+        if host:
+            return str(parse_address("host", host if ":" in host else resolve(host)))
+    raise UsageError(f"host is {host!r}; accepted: an IPv4 or IPv6 address of this host, or a name of one")
 
 
 def _bind_error(bind: Address, error: OSError) -> SwitchError | UsageError:
@@ -262,6 +263,6 @@ def _bind_error(bind: Address, error: OSError) -> SwitchError | UsageError:
                 "processes with CAP_NET_BIND_SERVICE; choose a port above"
             )
         case errno.EADDRNOTAVAIL:
-            return UsageError(f"host is {host}, which is no address of this host; `ip -4 address` lists them")
+            return UsageError(f"host is {host}, which is no address of this host; `ip address` lists them")
         case _:
             return SwitchError(f"UDP port {port} of {host}: {error.strerror or error}")

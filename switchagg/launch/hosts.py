@@ -26,12 +26,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import switchagg
+from switchagg.addresses import local_address_towards, resolve
 from switchagg.errors import SwitchError, UsageError
 from switchagg.launch.processes import Child, Ended, Line, Output, Processes, Readable, ending
 from switchagg.launch.ranks import DRAIN, KILL_AFTER, exit_status
 from switchagg.launch.signals import STOP_SIGNALS
 from worker_lib.secret import Secret
-from worker_lib.transport import local_address_towards
 
 START_TIMEOUT: Final = 60.0  # seconds for a host to answer
 SSH: Final = "ssh -o BatchMode=yes"  # no host asks for a password while others wait
@@ -182,15 +182,15 @@ def meeting_point(answers: Sequence[Answer], own: str | None = None) -> tuple[st
         own: address of this computer; None for `own_address`, if it is that host.
 
     Raises:
-        UsageError: as `own_address`, or the host's name has no IPv4 address.
+        UsageError: as `own_address`, or the host's name has no address.
     """
     first = answers[0]
     if first.host.is_here:
         return own or own_address(answers), first.port
     try:
-        return first.server or socket.gethostbyname(first.host.address), first.port
+        return first.server or resolve(first.host.address), first.port
     except OSError as error:
-        raise UsageError(f"host {first.host.name} has no IPv4 address that is known here: {error}") from None
+        raise UsageError(f"host {first.host.name} has no address that is known here: {error}") from None
 
 
 def passed_on(environment: Mapping[str, str]) -> dict[str, str]:

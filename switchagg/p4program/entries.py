@@ -48,7 +48,10 @@ if TYPE_CHECKING:
 
 
 def _ip(address: str) -> int:
-    return int(ipaddress.IPv4Address(address))
+    try:
+        return int(ipaddress.IPv4Address(address))
+    except ValueError:
+        raise UsageError(f"ip is {address!r}; accepted by the P4 programs: an IPv4 address") from None
 
 
 def _all(bits: int) -> int:

@@ -71,7 +71,6 @@ before: they are harmless.
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
@@ -79,6 +78,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from switchagg.addresses import parse_address
 from switchagg.errors import UsageError
 from switchagg.wire.header import MAX_WORDS, MAX_WORKERS, MIN_WORDS
 
@@ -96,10 +96,7 @@ def _check_range(name: str, value: int, low: int, high: int) -> None:
 
 def _check_address(ip: str, port: int) -> None:
     _check_range("port", port, 1, 0xFFFF)
-    try:
-        ipaddress.IPv4Address(ip)
-    except ValueError:
-        raise UsageError(f"ip is {ip!r}; accepted: an IPv4 address such as 10.0.0.1") from None
+    parse_address("ip", ip)
 
 
 @dataclass(frozen=True, slots=True)

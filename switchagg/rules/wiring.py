@@ -17,6 +17,8 @@ from dataclasses import dataclass, replace
 from switchagg.errors import UsageError
 from switchagg.wire.header import MAX_WORKERS
 
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
@@ -28,13 +30,13 @@ class Attachment:
     """
 
     parent: str | None = None
-    hosts: tuple[ipaddress.IPv4Network, ...] | None = None
+    hosts: tuple[Network, ...] | None = None
 
     def takes(self, address: str) -> bool:
-        """Returns True if a worker with this IPv4 address attaches to the switch."""
+        """Returns True if a worker with this address attaches to the switch."""
         if self.hosts is None:
             return True
-        worker = ipaddress.IPv4Address(address)
+        worker = ipaddress.ip_address(address)
         return any(worker in network for network in self.hosts)
 
     @property
@@ -45,24 +47,26 @@ class Attachment:
         return ", ".join(shown_network(network) for network in self.hosts) or "none"
 
 
-def shown_network(network: ipaddress.IPv4Network) -> str:
+def shown_network(network: Network) -> str:
     """Returns a network as an operator writes it: a single address without a length."""
-    return str(network.network_address) if network.prefixlen == 32 else str(network)
+    return str(network.network_address) if network.num_addresses == 1 else str(network)
 
 
-def parse_hosts(what: str, texts: Iterable[str]) -> tuple[ipaddress.IPv4Network, ...]:
-    """Returns the networks of ``10.0.1.0/24``, ``10.0.2.7`` and the like.
+def parse_hosts(what: str, texts: Iterable[str]) -> tuple[Network, ...]:
+    """Returns the networks of ``10.0.1.0/24``, ``10.0.2.7``, ``fd00:1::/64`` and the like.
 
     Raises `UsageError` for anything else; `what` begins its message.
     """
     found = []
     for text in texts:
         try:
-            found.append(ipaddress.IPv4Network(text.strip()))
+            if "%" in text:
+                raise ValueError
+            found.append(ipaddress.ip_network(text.strip()))
         except ValueError:
             raise UsageError(
-                f"{what}: host is {text!r}; accepted: an IPv4 address or network, such as 10.0.1.7 or "
-                "10.0.1.0/24"
+                f"{what}: host is {text!r}; accepted: an address or a network, such as 10.0.1.7, "
+                "10.0.1.0/24 or fd00:1::/64"
             ) from None
     return tuple(dict.fromkeys(found))
 

@@ -42,6 +42,7 @@ BLOCK_SLOTS: Final = 64  # consecutive slots that one thread of a software switc
 MAX_STRIPES: Final = 16  # switches that a job's packets are dealt to
 MAX_TREE_WORKERS: Final = 256  # of a job on a tree of switches: a rank has 8 bits in a plan
 IP_UDP_BYTES: Final = 28  # IPv4 without options, and UDP
+IPV6_UDP_BYTES: Final = 48
 MAX_UDP_PAYLOAD: Final = 65507
 MAX_WORDS: Final = (MAX_UDP_PAYLOAD - HEADER_BYTES) // 4
 
@@ -231,15 +232,16 @@ def decode(data: bytes) -> tuple[Header, npt.NDArray[np.uint32] | None]:
     return header, np.frombuffer(data, ">u4", offset=HEADER_BYTES).astype(np.uint32)
 
 
-def max_words(mtu: int) -> int:
-    """Returns the largest K whose packet fits `mtu`, the bytes of an IP packet (364 for 1500).
+def max_words(mtu: int, *, ipv6: bool = False) -> int:
+    """Returns the largest K whose packet fits `mtu`, the bytes of an IP packet (364 for 1500; 359 of IPv6).
 
     Raises `UsageError` where not even the smallest K fits.
     """
-    words = (min(mtu - IP_UDP_BYTES, MAX_UDP_PAYLOAD) - HEADER_BYTES) // 4
+    headers = IPV6_UDP_BYTES if ipv6 else IP_UDP_BYTES
+    words = (min(mtu - headers, MAX_UDP_PAYLOAD) - HEADER_BYTES) // 4
     if words < MIN_WORDS:
         raise UsageError(
             f"an MTU of {mtu} bytes has room for {max(words, 0)} words; "
-            f"at least {MIN_WORDS} are needed, an MTU of {IP_UDP_BYTES + HEADER_BYTES + 4 * MIN_WORDS}"
+            f"at least {MIN_WORDS} are needed, an MTU of {headers + HEADER_BYTES + 4 * MIN_WORDS}"
         )
     return words

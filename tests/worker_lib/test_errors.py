@@ -285,7 +285,7 @@ _U = "http://127.0.0.1:9"
         ({"controller": "ftp://x:1", "rank": 0, "world_size": 2}, ["'ftp://x:1'"]),
         ({"controller": "http://127.0.0.1:x", "rank": 0, "world_size": 2}, ["127.0.0.1:x"]),
         ({"controller": _U, "rank": 0, "world_size": 2, "timeout": 0}, ["timeout is 0"]),
-        ({"controller": _U, "rank": 0, "world_size": 2, "address": "::1"}, ["'::1'", "IPv4"]),
+        ({"controller": _U, "rank": 0, "world_size": 2, "address": "fe80::1"}, ["'fe80::1'", "link-local"]),
         ({"controller": _U, "rank": 0, "world_size": 2, "address": "192.0.2.1"}, ["192.0.2.1", "this host"]),
     ],
     ids=str,

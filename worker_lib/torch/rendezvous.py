@@ -25,13 +25,13 @@ from typing import Any, Final
 
 import torch.distributed as dist
 
+from switchagg.addresses import local_address_towards
 from switchagg.computer import network_identity
 from switchagg.errors import NetworkError, SwitchAggError, SwitchError, UsageError
 from worker_lib.connect import connect
 from worker_lib.embedded import Embedded, start_embedded
 from worker_lib.session import Session, close_all
 from worker_lib.torch.options import Options
-from worker_lib.transport import local_address_towards
 
 _KEY: Final = "switchagg"
 _LOOK: Final = 1.0  # seconds until a rank asks again who leads
@@ -279,7 +279,7 @@ def _controller(store: Any, size: int, deadline: float, changed: bool) -> Contro
         address = _own_address(store) if changed else os.environ.get("MASTER_ADDR", "")
         if not address and changed:
             raise UsageError(
-                "the members run on several hosts, and no IPv4 address of this one but loopback leads to the "
+                "the members run on several hosts, and no address of this one but loopback leads to the "
                 "store in which they met: give the first member's TCPStore an address that all reach, or set "
                 "SWITCHAGG_CONTROLLER to a controller's URL"
             )
@@ -317,4 +317,4 @@ def _own_address(store: Any) -> str:
         address = local_address_towards(there, tcp.port if tcp else 9)
     except NetworkError:
         return ""
-    return "" if address.startswith("127.") else address
+    return "" if address.startswith("127.") or address == "::1" else address

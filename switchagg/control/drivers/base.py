@@ -29,7 +29,7 @@ class SwitchDriver(Protocol):
 
     @property
     def address(self) -> tuple[str, int]:
-        """IPv4 address and UDP port that workers send to."""
+        """Address and UDP port that workers send to; of a switch at all addresses, ::."""
 
     @property
     def receive_buffer(self) -> int:

@@ -24,6 +24,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
+from switchagg.addresses import show_address
 from switchagg.control.http.errors import error_body, status_of
 from switchagg.control.http.metrics import Metrics
 from switchagg.control.http.protocol import abort
@@ -157,7 +158,7 @@ class Guard:
                 "status": status,
                 "seconds": round(seconds, 4),
                 "tenant": None if tenant is None else tenant.name,
-                "client": None if client is None else f"{client[0]}:{client[1]}",
+                "client": None if client is None else show_address(client[0], client[1]),
             }
             _log.info("%s %s %s", scope["method"], scope["path"], status or "gone", extra=more)
 

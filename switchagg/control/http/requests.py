@@ -74,7 +74,7 @@ OnLossName = Annotated[
 ]
 Token = Annotated[int, Field(ge=0, le=_U32, description="The member's secret, from its admission.")]
 Address = Annotated[
-    str, Field(max_length=15, examples=["10.0.0.1"], description="IPv4 address that the packets come from.")
+    str, Field(max_length=45, examples=["10.0.0.1"], description="IP address that the packets come from.")
 ]
 Port = Annotated[int, Field(ge=1, le=65535)]
 MorePorts = Annotated[

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from switchagg.addresses import bound_socket, show_address
 from switchagg.errors import SwitchError, UsageError
 
 if TYPE_CHECKING:
@@ -95,8 +96,7 @@ class HttpServer:
     @property
     def url(self) -> str:
         """``http://host:port``, or https."""
-        host, port = self.address
-        return f"{'http' if self._tls is None else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"
+        return f"{'http' if self._tls is None else 'https'}://{show_address(*self.address)}"
 
     def start(self) -> None:
         """Makes the application, and begins to serve it, in a thread of its own.
@@ -193,17 +193,13 @@ def is_loopback(host: str) -> bool:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
     try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind((host, port))
-        sock.listen(BACKLOG)
-        sock.setblocking(False)
-    except (OSError, OverflowError) as error:
-        sock.close()
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise SwitchError(f"the controller cannot listen at {host}:{port}: {reason}") from error
+        sock = bound_socket(socket.SOCK_STREAM, host, port)
+    except OSError as error:
+        there = show_address(host, port)
+        raise SwitchError(f"the controller cannot listen at {there}: {error.strerror}") from error
+    sock.listen(BACKLOG)
+    sock.setblocking(False)
     return sock
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from switchagg.addresses import exchanges
 from switchagg.control.jobs.job import UNOPENED, Job, list_ranks
 from switchagg.control.jobs.records import JoinRequest
 from switchagg.control.jobs.switch_resources import JobSize, SwitchResources
@@ -167,12 +168,19 @@ class CandidateFinder:
         found = frozenset(
             name
             for name, switch in self._switches.items()
-            if name in inside and wish in (None, name) and switch.attachment.takes(address)
+            if name in inside
+            and wish in (None, name)
+            and switch.attachment.takes(address)
+            and exchanges(switch.address[0], address)
         )
         if not found and self._switches:
             which = "no switch" if within is None else f"no switch of those of switch {within!r}"
+            other = " over IPv4" if ":" in address else " over IPv6"
             asked = "" if wish is None else f", and asks for switch {wish!r}"
-            hosts = "; ".join(f"{name}: {switch.attachment.shown}" for name, switch in self._switches.items())
+            hosts = "; ".join(
+                f"{name}: {switch.attachment.shown}{'' if exchanges(switch.address[0], address) else other}"
+                for name, switch in self._switches.items()
+            )
             raise AdmissionError(
                 f"rank {rank} at {address} attaches to {which}{asked}; hosts of workers are {hosts}",
                 "no_switch",

@@ -24,7 +24,7 @@ from switchagg.control.jobs.candidates import CandidateFinder, PlacementCandidat
 from switchagg.control.jobs.effects import AnswerStep, ChangeStep, Effects, SendEvent
 from switchagg.control.jobs.job import Failover, Job, Member
 from switchagg.control.jobs.lifecycle import JobLifecycle
-from switchagg.control.jobs.membership_changes import check_address_free, check_ports
+from switchagg.control.jobs.membership_changes import check_address_free, checked_ports
 from switchagg.control.jobs.records import EventKind, JobState, MemberState
 from switchagg.control.jobs.switch_pool import SwitchPool
 from switchagg.errors import AdmissionError
@@ -158,7 +158,7 @@ class Failovers:
             raise AdmissionError(
                 f"stripe {stripe} of {len(lowest)}; job {job.name!r} has {len(stripes)}", "bad_request"
             )
-        check_ports(job, address, ports)
+        address = checked_ports(job, address, ports)
         if token != member.admission.token and job.failover is None:
             # The answer to an earlier call of this member was lost.
             self._effects.add(AnswerStep(member, ChangeStep.replay))

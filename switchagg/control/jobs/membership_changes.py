@@ -20,11 +20,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from switchagg.addresses import show_address
 from switchagg.control.jobs.candidates import CandidateFinder
 from switchagg.control.jobs.effects import AnswerStep, ChangeStep, Effects, Fence, SendEvent
 from switchagg.control.jobs.job import Change, ChangeReason, Job, Member, Placement, list_ranks
 from switchagg.control.jobs.lifecycle import JobLifecycle
-from switchagg.control.jobs.records import EventKind, JobState, MemberState, SwitchState, check_endpoint
+from switchagg.control.jobs.records import EventKind, JobState, MemberState, SwitchState, checked_address
 from switchagg.control.jobs.switch_pool import SwitchPool
 from switchagg.errors import AdmissionError
 
@@ -42,17 +43,21 @@ def check_address_free(job: Job, address: str, ports: Sequence[int], rank: int) 
         same = set(ports).intersection(other.ports)
         if other.rank != rank and other.endpoint[0] == address and same:
             raise AdmissionError(
-                f"{address}:{min(same)} is already rank {other.rank} of job {job.name!r}; "
+                f"{show_address(address, min(same))} is already rank {other.rank} of job {job.name!r}; "
                 "every rank sends from a port of its own",
                 "address_taken",
             )
 
 
-def check_ports(job: Job, address: str, ports: Sequence[int]) -> None:
-    """Raises `AdmissionError` if these cannot be a member's ports, one for each stripe."""
-    check_endpoint(address, *ports)
+def checked_ports(job: Job, address: str, ports: Sequence[int]) -> str:
+    """Returns the address in its usual form.
+
+    Raises `AdmissionError` if no worker can send from there, or these are not its ports, one for each stripe.
+    """
+    address = checked_address(address, *ports)
     if len(ports) != job.stripes:
         raise AdmissionError(f"{len(ports)} ports; job {job.name!r} has {job.stripes} stripes", "bad_request")
+    return address
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +109,7 @@ class MembershipChanges:
         """
         job = self._changing(member)
         self._check_path(job)
-        check_ports(job, address, ports)
+        address = checked_ports(job, address, ports)
         change = job.change
         if token is not None and member.is_behind(token):
             # The answer to an earlier call of this member was lost.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Final, Protocol
 
-from switchagg.errors import AdmissionError
+from switchagg.addresses import parse_address
+from switchagg.errors import AdmissionError, UsageError
 from switchagg.rules.planner import SkipPolicy
 from switchagg.wire.header import MAX_STRIPES, MAX_TREE_WORKERS
 from switchagg.wire.heartbeat import MAX_DEADLINE, MIN_DEADLINE
@@ -180,7 +180,7 @@ class JoinRequest:
 
     Attributes:
         rank, world_size: 0 <= rank < world_size <= 256.
-        address, port: IPv4 address and UDP port that its packets come from.
+        address, port: IP address and UDP port that its packets come from.
         words: K, the words of a packet; None takes the other ranks' choice, or the default.
         slots: P, the job's slots, a power of two; None likewise.
         timeout: seconds to wait for the other ranks.
@@ -216,7 +216,7 @@ class JoinRequest:
                 f"rank is {self.rank}; with world_size {self.world_size} ranks are 0..{self.world_size - 1}",
                 "rank_out_of_range",
             )
-        check_endpoint(self.address, self.port, *self.more_ports)
+        object.__setattr__(self, "address", checked_address(self.address, self.port, *self.more_ports))
         if self.stripes > MAX_STRIPES:
             raise AdmissionError(f"stripes is {self.stripes}; accepted: 1..{MAX_STRIPES}", "bad_request")
         if not 0 < self.timeout <= MAX_TIMEOUT:
@@ -232,14 +232,12 @@ class JoinRequest:
         return 1 + len(self.more_ports)
 
 
-def check_endpoint(address: str, *ports: int) -> None:
-    """Raises `AdmissionError` if a worker cannot send from this address and these ports."""
+def checked_address(address: str, *ports: int) -> str:
+    """Returns an address in its usual form. Raises `AdmissionError` if no worker can send from there."""
     try:
-        parsed = ipaddress.IPv4Address(address)
-    except ValueError:
-        raise AdmissionError(
-            f"address is {address!r}; accepted: an IPv4 address such as 10.0.0.1", "bad_request"
-        ) from None
+        parsed = parse_address("address", address)
+    except UsageError as error:
+        raise AdmissionError(str(error), "bad_request") from None
     if parsed.is_unspecified or parsed.is_multicast:
         raise AdmissionError(
             f"address is {address}; accepted: the one address that this rank's packets come from",
@@ -250,6 +248,7 @@ def check_endpoint(address: str, *ports: int) -> None:
             raise AdmissionError(f"port is {port}; accepted: 1..65535", "bad_request")
     if len(set(ports)) < len(ports):
         raise AdmissionError(f"ports are {ports}; accepted: another one for each stripe", "bad_request")
+    return str(parsed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <utility>
+
+#include "switchagg/native/shared/ip_address.h"
 
 namespace switchagg {
 namespace {
@@ -139,6 +142,26 @@ void write_ip_headers(uint8_t* ip, Endpoint from, Endpoint to, uint32_t payload)
   wire::store16(udp + 4, static_cast<uint16_t>(kUdpBytes + payload));
 }
 
+void write_ipv6_headers(uint8_t* ip, Endpoint from, Endpoint to, uint32_t payload) {
+  const auto length = static_cast<uint16_t>(kUdpBytes + payload);
+  std::memset(ip, 0, kIpv6Bytes + kUdpBytes);
+  ip[0] = 0x60;
+  wire::store16(ip + 4, length);
+  ip[6] = kUdp;
+  ip[7] = 64;  // hop limit
+  for (const auto& [at, end] : {std::pair(ip + 8, from), std::pair(ip + 24, to)}) {
+    const in6_addr address = ipv6_of(end.ip);
+    if (end.ip) std::memcpy(at, &address, sizeof address);
+  }
+  uint8_t* const udp = ip + kIpv6Bytes;
+  wire::store16(udp, from.port);
+  wire::store16(udp + 2, to.port);
+  wire::store16(udp + 4, length);
+  // The pseudo-header has the addresses, the length and the protocol; then the UDP header and the payload follow.
+  const uint16_t checksum = checksum_of(ones_sum(ip + 8, 32 + uint32_t{length}, uint64_t{length} + kUdp));
+  wire::store16(udp + 6, checksum ? checksum : 0xFFFF);
+}
+
 void complete_udp_checksum(uint8_t* headers, uint64_t payload_sum) {
   const uint8_t* const ip = headers + kEthernetBytes;
   uint8_t* const udp = headers + kEthernetBytes + kIpv4Bytes;
@@ -211,7 +234,7 @@ void answer_echo(uint8_t* frame) {
 
 namespace {
 
-constexpr uint32_t kIpv6Bytes = 40, kTcpBytes = 20;
+constexpr uint32_t kTcpBytes = 20;
 constexpr uint8_t kTcp = 6;
 constexpr uint8_t kTcpFin = 0x01, kTcpPush = 0x08, kTcpReduced = 0x80;  // the last two stand in the last and in the first segment only
 

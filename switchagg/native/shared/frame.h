@@ -13,7 +13,7 @@
 
 namespace switchagg {
 
-inline constexpr uint32_t kEthernetBytes = 14, kTagBytes = 4, kIpv4Bytes = 20, kUdpBytes = 8;
+inline constexpr uint32_t kEthernetBytes = 14, kTagBytes = 4, kIpv4Bytes = 20, kIpv6Bytes = 40, kUdpBytes = 8;
 inline constexpr uint32_t kUdpHeadersBytes = kEthernetBytes + kIpv4Bytes + kUdpBytes;
 inline constexpr uint32_t kShortestFrame = 60;  // without the check sequence
 inline constexpr uint16_t kIpv4Type = 0x0800, kArpType = 0x0806, kIpv6Type = 0x86DD;
@@ -64,6 +64,8 @@ struct UdpAddress {
 };
 // Writes the headers of a UDP datagram, with UDP checksum 0: kUdpHeadersBytes with Ethernet, or only IPv4 and UDP.
 void write_ip_headers(uint8_t* ip, Endpoint from, Endpoint to, uint32_t payload);
+// IPv6 and UDP before a payload that lies behind them, with UDP's checksum, which IPv6 demands. An `ip` of 0 is ::.
+void write_ipv6_headers(uint8_t* ip, Endpoint from, Endpoint to, uint32_t payload);
 void write_udp_headers(uint8_t* at, const UdpAddress& from, const UdpAddress& to, uint32_t payload);
 // Fills in the UDP checksum of headers that write_udp_headers() wrote; `payload_sum` is ones_sum() of the payload.
 void complete_udp_checksum(uint8_t* headers, uint64_t payload_sum);

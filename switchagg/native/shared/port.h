@@ -22,7 +22,7 @@
 namespace switchagg {
 
 struct Endpoint {  // host byte order
-  uint32_t ip = 0;
+  uint32_t ip = 0;  // an IPv4 address, or the number of an IPv6 address (ip_address.h)
   uint16_t port = 0;
   uint16_t switch_port = 0;  // on Ethernet: 1 + the port of the switch that leads there; else 0
   friend bool operator==(const Endpoint&, const Endpoint&) = default;

@@ -1,6 +1,5 @@
 #include "switchagg/native/shared/udp_port.h"
 
-#include <arpa/inet.h>
 #include <linux/filter.h>
 #include <netinet/udp.h>
 #include <sys/socket.h>
@@ -41,27 +40,17 @@ uint32_t block_of(const Segment& packet, uint32_t slots) {
 
 }  // namespace
 
-sockaddr_in to_sockaddr(Endpoint e) {
-  sockaddr_in a{};
-  a.sin_family = AF_INET;
-  a.sin_addr.s_addr = htonl(e.ip);
-  a.sin_port = htons(e.port);
-  return a;
-}
-
-Endpoint from_sockaddr(const sockaddr_in& a) { return {ntohl(a.sin_addr.s_addr), ntohs(a.sin_port)}; }
-
 struct UdpPort::Buffers {
   // Receiving.
   PacketMemory bytes;
   std::vector<mmsghdr> in;
   std::vector<iovec> in_iov;
-  std::vector<sockaddr_in> in_from;
+  std::vector<SocketAddress> in_from;
   std::vector<Control> in_control;
   // Sending.
   std::array<mmsghdr, kSendMessages> out{};
   std::array<Control, kSendMessages> out_control{};
-  std::array<sockaddr_in, kSendMessages> out_to{};
+  std::array<SocketAddress, kSendMessages> out_to;
   std::vector<iovec> out_iov;
   size_t pending = 0;  // messages in `out`
 
@@ -71,27 +60,30 @@ struct UdpPort::Buffers {
       in_iov[i] = {bytes.get() + i * each, each};
       in[i].msg_hdr.msg_iov = &in_iov[i];
       in[i].msg_hdr.msg_iovlen = 1;
-      in[i].msg_hdr.msg_name = &in_from[i];
+      in[i].msg_hdr.msg_name = in_from[i].get();
     }
   }
 };
 
-UdpPort::UdpPort(const UdpOptions& options) : socket_(socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)) {
+UdpPort::UdpPort(const UdpOptions& options)
+    : family_(SocketAddress::family_of(options.bind)),
+      show_strangers_(options.show_strangers),
+      socket_(socket(family_, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)) {
   if (!socket_) fail("socket");
   const int fd = socket_.get();
-  sockaddr_in address = to_sockaddr(options.bind);
-  const int on = 1;
+  SocketAddress address(options.bind);
+  const int on = 1, off = 0;
+  if (family_ == AF_INET6 && setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off) != 0) fail("IPV6_V6ONLY");
   if (options.share_address && setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &on, sizeof on) != 0) fail("SO_REUSEPORT");
-  if (bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) fail("bind");
-  socklen_t length = sizeof address;
-  if (getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) != 0) fail("getsockname");
-  local_ = from_sockaddr(address);
+  if (bind(fd, address.get(), address.size()) != 0) fail("bind");
+  socklen_t length = SocketAddress::kLargest;
+  if (getsockname(fd, address.get(), &length) != 0) fail("getsockname");
+  local_ = address.endpoint();
   wake_up_ = make_wake_up();
   also_wait_for({});
   receive_buffer_ = enlarge_buffer(fd, SO_RCVBUF, SO_RCVBUFFORCE, options.receive_buffer);
   enlarge_buffer(fd, SO_SNDBUF, SO_SNDBUFFORCE, options.send_buffer);
   if (options.offload) {
-    const int off = 0;
     gso_ = setsockopt(fd, SOL_UDP, UDP_SEGMENT, &off, sizeof off) == 0;
     gro_ = setsockopt(fd, SOL_UDP, UDP_GRO, &on, sizeof on) == 0;
   }
@@ -115,10 +107,10 @@ void UdpPort::steer_by_slot(uint32_t sockets) {
 }
 
 void UdpPort::connect(Endpoint peer) {
-  sockaddr_in address = to_sockaddr(peer);
-  if (::connect(socket_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) fail("connect");
-  socklen_t length = sizeof address;
-  if (getsockname(socket_.get(), reinterpret_cast<sockaddr*>(&address), &length) == 0) local_ = from_sockaddr(address);
+  SocketAddress address(peer, family_);
+  if (::connect(socket_.get(), address.get(), address.size()) != 0) fail("connect");
+  socklen_t length = SocketAddress::kLargest;
+  if (getsockname(socket_.get(), address.get(), &length) == 0) local_ = address.endpoint();
   peer_ = peer;
 }
 
@@ -138,7 +130,7 @@ void UdpPort::receive(std::vector<Received>& into) {
   Buffers& b = *buffers_;
   const size_t slots = b.in.size();
   for (size_t i = 0; i < slots; ++i) {
-    b.in[i].msg_hdr.msg_namelen = sizeof(sockaddr_in);
+    b.in[i].msg_hdr.msg_namelen = SocketAddress::kLargest;
     b.in[i].msg_hdr.msg_control = gro_ ? &b.in_control[i] : nullptr;
     b.in[i].msg_hdr.msg_controllen = gro_ ? sizeof(Control) : 0;
   }
@@ -159,7 +151,7 @@ void UdpPort::receive(std::vector<Received>& into) {
         if (segment > 0) step = static_cast<size_t>(segment);
       }
     }
-    const Endpoint peer = peer_ ? *peer_ : from_sockaddr(b.in_from[i]);
+    const Endpoint peer = peer_ ? *peer_ : show_strangers_ ? b.in_from[i].added() : b.in_from[i].endpoint();
     const uint8_t* data = static_cast<uint8_t*>(m.msg_iov->iov_base);
     counters_.bytes_in += total;
     size_t at = 0;
@@ -178,9 +170,9 @@ msghdr& UdpPort::next_message(Endpoint to) {
   msghdr& m = b.out[b.pending].msg_hdr;
   m = {};
   if (!peer_) {
-    b.out_to[b.pending] = to_sockaddr(to);
-    m.msg_name = &b.out_to[b.pending];
-    m.msg_namelen = sizeof(sockaddr_in);
+    SocketAddress& address = b.out_to[b.pending] = SocketAddress(to, family_);
+    m.msg_name = address.get();
+    m.msg_namelen = address.size();
   }
   ++b.pending;
   return m;

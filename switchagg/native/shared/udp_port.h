@@ -2,7 +2,6 @@
 // without these, sendmmsg and recvmmsg.
 #pragma once
 
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -10,19 +9,18 @@
 #include <optional>
 
 #include "switchagg/native/shared/descriptor.h"
+#include "switchagg/native/shared/ip_address.h"
 #include "switchagg/native/shared/port.h"
 
 namespace switchagg {
 
-sockaddr_in to_sockaddr(Endpoint endpoint);
-Endpoint from_sockaddr(const sockaddr_in& address);
-
 struct UdpOptions {
-  Endpoint bind;                    // port 0: any free one
+  Endpoint bind;                    // port 0: any free one; at ::, packets of IPv4 come too
   int receive_buffer = 8 << 20;     // bytes asked for
   int send_buffer = 4 << 20;
   bool offload = true;              // try UDP_SEGMENT and UDP_GRO
   bool share_address = false;       // with other sockets that ask for it too (SO_REUSEPORT)
+  bool show_strangers = false;      // give received datagrams their source also where nobody has named its IPv6 address
 };
 
 class UdpPort : public Port {
@@ -60,6 +58,8 @@ class UdpPort : public Port {
   void flush();
   void send_plain(std::span<const Endpoint> to, std::span<const Segment> segments);
 
+  const sa_family_t family_;
+  const bool show_strangers_;
   Descriptor socket_, wake_up_;
   Endpoint local_;
   std::optional<Endpoint> peer_;
@@ -72,8 +72,8 @@ class UdpPort : public Port {
 };
 
 // The most datagrams and bytes of one UDP_SEGMENT call. A train that reaches an interface's gso_max_size, 65,536, with its
-// headers (Ethernet, IP and UDP: 42 bytes) is segmented in software, even on loopback, and received datagram by datagram.
+// headers (Ethernet, IPv6 and UDP: 62 bytes) is segmented in software, even on loopback, and received datagram by datagram.
 inline constexpr size_t kMaxSegments = 64;
-inline constexpr size_t kMaxBatchBytes = 65535 - 42;
+inline constexpr size_t kMaxBatchBytes = 65535 - 62;
 
 }  // namespace switchagg

@@ -93,7 +93,7 @@ std::string interface_of(uint32_t ip) {
   const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(all, freeifaddrs);
   for (const ifaddrs* each = all; each; each = each->ifa_next)
     if (each->ifa_addr && each->ifa_addr->sa_family == AF_INET &&
-        from_sockaddr(*reinterpret_cast<const sockaddr_in*>(each->ifa_addr)).ip == ip)
+        ntohl(reinterpret_cast<const sockaddr_in*>(each->ifa_addr)->sin_addr.s_addr) == ip)
       return each->ifa_name;
   fail_with(EADDRNOTAVAIL, "no interface has the address");
 }

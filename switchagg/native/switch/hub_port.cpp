@@ -189,15 +189,15 @@ bool HubPort::attach(Link& link) {
   if (request.magic != link::kMagic || request.job > 0xFFFF || slots != (request.shape.entries == 0)) return false;
   if (!slots && !request.shape.valid()) return false;
 
-  sockaddr_in address{};
-  socklen_t length = sizeof address;
+  SocketAddress address;
+  socklen_t length = SocketAddress::kLargest;
   int protocol = 0;
   socklen_t protocol_length = sizeof protocol;
-  if (getsockname(udp, reinterpret_cast<sockaddr*>(&address), &length) != 0 ||
-      length != sizeof address || address.sin_family != AF_INET ||
+  if (getsockname(udp, address.get(), &length) != 0 ||
+      (address.family() != AF_INET && address.family() != AF_INET6) || length != address.size() ||
       getsockopt(udp, SOL_SOCKET, SO_PROTOCOL, &protocol, &protocol_length) != 0 || protocol != IPPROTO_UDP)
     return false;
-  const Endpoint endpoint = from_sockaddr(address);
+  const Endpoint endpoint = address.endpoint();
   const uint16_t job = static_cast<uint16_t>(request.job);
   if (slots) return offer_slots(link, job, endpoint, request.token);
   if (find(job, endpoint) || !admits_(job, endpoint, request.token)) return false;

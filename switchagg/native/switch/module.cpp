@@ -1,5 +1,4 @@
 // Python bindings: the slot table, and the switch that serves it on a UDP socket or between Ethernet interfaces.
-#include <arpa/inet.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/array.h>
@@ -28,10 +27,9 @@ using namespace nb::literals;
 namespace switchagg {
 
 Endpoint to_endpoint(const Address& address) {
-  in_addr ip{};
-  if (inet_pton(AF_INET, address.first.c_str(), &ip) != 1)
-    raise_usage_error(("'" + address.first + "' is no IPv4 address").c_str());
-  return {ntohl(ip.s_addr), address.second};
+  const std::optional<uint32_t> ip = ip_of(address.first);
+  if (!ip) raise_usage_error(("'" + address.first + "' is no IPv4 or IPv6 address of a host").c_str());
+  return {*ip, address.second};
 }
 
 void raise_usage_error(const char* message) {
@@ -78,12 +76,7 @@ auto on_job(Self& self, int64_t job_id, Function&& function) {
   });
 }
 
-Address to_address(Endpoint endpoint) {
-  const in_addr ip{htonl(endpoint.ip)};
-  char text[INET_ADDRSTRLEN];
-  inet_ntop(AF_INET, &ip, text, sizeof text);
-  return {text, endpoint.port};
-}
+Address to_address(Endpoint endpoint) { return {text_of(endpoint.ip), endpoint.port}; }
 
 Address address_of(nb::handle owner) {
   return {nb::cast<std::string>(owner.attr("ip")), nb::cast<uint16_t>(owner.attr("port"))};

@@ -30,7 +30,7 @@
 namespace switchagg {
 
 using Address = std::pair<std::string, uint16_t>;  // ("127.0.0.1", 48879)
-Endpoint to_endpoint(const Address& address);      // raises UsageError if it is no IPv4 address
+Endpoint to_endpoint(const Address& address);      // raises UsageError if it is no IP address
 [[noreturn]] void raise_usage_error(const char* message);  // switchagg.errors.UsageError
 
 // Calls `function` without the GIL; a std::system_error becomes an OSError, which Python narrows by errno.
@@ -87,6 +87,7 @@ class NativeSwitch {
     options.receive_buffer = receive_buffer;
     options.offload = offload;
     options.share_address = loops_->size() > 1;
+    options.show_strangers = static_cast<bool>(file);
     without_gil([&] {
       std::unique_ptr<UdpPort> udp;
       if (!host_ || host_->device().shared_with_kernel()) udp = std::make_unique<UdpPort>(options);

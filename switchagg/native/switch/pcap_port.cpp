@@ -9,6 +9,7 @@
 #include <ctime>
 
 #include "switchagg/native/shared/frame.h"
+#include "switchagg/native/shared/ip_address.h"
 
 namespace switchagg {
 namespace {
@@ -67,14 +68,14 @@ void PcapPort::receive(std::vector<Received>& into) {
   if (into.size() == before) return;
   stamp();
   const Endpoint here = local();
-  for (size_t i = before; i < into.size(); ++i) record(into[i].peer, here, into[i]);
+  for (size_t i = before; i < into.size(); ++i) record(into[i].peer, here, true, into[i]);
 }
 
 void PcapPort::send(std::span<const Endpoint> to, std::span<const Segment> segments) {
   stamp();
   const Endpoint here = local();
   for (const Endpoint& peer : to)
-    for (const Segment& segment : segments) record(here, peer, Received::whole(segment.data, segment.size, peer));
+    for (const Segment& segment : segments) record(here, peer, false, Received::whole(segment.data, segment.size, peer));
   inner_->send(to, segments);
 }
 
@@ -85,9 +86,14 @@ void PcapPort::stamp() {
   nanoseconds_ = static_cast<uint32_t>(now.tv_nsec);
 }
 
-void PcapPort::record(Endpoint from, Endpoint to, const Received& datagram) {
+void PcapPort::record(Endpoint from, Endpoint to, bool received, const Received& datagram) {
   const uint32_t size = datagram.size;
-  const uint32_t made = frames_ ? 0 : kIpv4Bytes + kUdpBytes;  // bytes of headers to add
+  // Of IPv6 if the worker is; of one without a known address, if the switch is.
+  Endpoint& here = received ? to : from;
+  const Endpoint& peer = received ? from : to;
+  const bool ipv6 = is_ipv6(peer.ip ? peer.ip : here.ip);
+  if (!ipv6 && is_ipv6(here.ip)) here.ip = 0;
+  const uint32_t made = frames_ ? 0 : (ipv6 ? kIpv6Bytes : kIpv4Bytes) + kUdpBytes;  // bytes of headers to add
   if (error_ || size > kSnapLength - made) {
     ++missing_;
     return;
@@ -97,8 +103,9 @@ void PcapPort::record(Endpoint from, Endpoint to, const Received& datagram) {
   const size_t at = buffer_.size();
   buffer_.resize(at + sizeof header + length);
   std::memcpy(buffer_.data() + at, &header, sizeof header);
-  if (!frames_) write_ip_headers(buffer_.data() + at + sizeof header, from, to, size);
-  datagram.copy_to(buffer_.data() + at + sizeof header + made);
+  uint8_t* const packet = buffer_.data() + at + sizeof header;
+  datagram.copy_to(packet + made);
+  if (!frames_) (ipv6 ? write_ipv6_headers : write_ip_headers)(packet, from, to, size);
   ++buffered_;
   if (buffer_.size() >= kBufferBytes) write_out();
 }

@@ -1,8 +1,8 @@
 // Capture as a device: a Port around a Port that writes what passes, in both directions, to a pcap file.
 //
 // The file has timestamps in nanoseconds. Around a port of frames, its records are frames (link type ETHERNET). Around a
-// port of datagrams they are IPv4 packets (RAW) with headers made here, because a UDP socket does not show them: right
-// addresses, ports, lengths and IPv4 checksum, but no UDP checksum. A switch bound to 0.0.0.0 has that address in them.
+// port of datagrams they are IP packets (RAW) with headers made here, because a UDP socket does not show them: right
+// addresses, ports, lengths and IPv4 checksum, and of IPv6 also UDP's. A switch bound to 0.0.0.0 or :: has that in them.
 //
 // Records are buffered, and written when the buffer is full, after a second without traffic, and at the end. A write error
 // ends the capture, not the switch: the file is cut to its last whole record, and the missing records are counted.
@@ -38,7 +38,7 @@ class PcapPort : public Port {
   int error() const { return static_cast<int>(uint64_t{error_}); }  // errno of the write that ended the capture; 0: none
 
  private:
-  void record(Endpoint from, Endpoint to, const Received& datagram);
+  void record(Endpoint from, Endpoint to, bool received, const Received& datagram);
   void stamp();
   void write_out();
 

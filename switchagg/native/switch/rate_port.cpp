@@ -32,7 +32,7 @@ RateLine::Link* RateLine::link_of(Endpoint peer, int64_t now) {
 }
 
 void RateLine::pass(const Received& datagram, int64_t now, std::vector<Received>& out) {
-  const uint64_t bytes = wire_bytes(datagram.size);
+  const uint64_t bytes = wire_bytes(datagram.size, datagram.peer);
   Link* const link = link_of(datagram.peer, now);
   if (!link) {
     ++counters_.dropped;
@@ -74,7 +74,7 @@ void RateLine::release(int64_t now, std::vector<Received>& out) {
       const Bytes& bytes = left_.emplace_back(std::move(link->queue.front().bytes));
       link->queue.pop_front();
       const auto size = static_cast<uint32_t>(bytes.size());
-      link->queued -= wire_bytes(size);
+      link->queued -= wire_bytes(size, link->peer);
       held_bytes_ -= size;
       out.push_back(Received::whole(bytes.data(), size, link->peer));
     }

@@ -3,8 +3,8 @@
 #include <chrono>
 #include <cstring>
 
+#include "switchagg/native/shared/ip_address.h"
 #include "switchagg/native/shared/thread.h"
-#include "switchagg/native/shared/udp_port.h"
 
 namespace switchagg {
 namespace {
@@ -42,19 +42,22 @@ std::array<uint8_t, kHeartbeatBytes> heartbeat(const Cookie& cookie, uint64_t se
   return out;
 }
 
-HeartbeatSender::HeartbeatSender(Engine& engine) : engine_(engine) {
-  socket_ = Descriptor(socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!socket_) fail("socket");
-}
+HeartbeatSender::HeartbeatSender(Engine& engine) : engine_(engine) { open(AF_INET); }
 
 HeartbeatSender::~HeartbeatSender() {
   if (!abandoned_) close();
+}
+
+void HeartbeatSender::open(int family) {
+  socket_ = Descriptor(socket(family, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!socket_) fail("socket");
 }
 
 void HeartbeatSender::start(Endpoint to, const Cookie& cookie, int64_t interval_ns) {
   const Report now = report_of(engine_);
   std::unique_lock lock(mutex_);
   if (closing_) return;
+  if (SocketAddress::family_of(to) != SocketAddress::family_of(to_)) open(SocketAddress::family_of(to));
   to_ = to;
   cookie_ = cookie;
   interval_ns_ = interval_ns;
@@ -100,10 +103,10 @@ void HeartbeatSender::run() {
     for (size_t i = 0; i < report.size(); ++i)
       if (!is_gauge(i)) report[i] = report[i] > baseline_[i] ? report[i] - baseline_[i] : 0;
     const auto packet = heartbeat(cookie_, sequence_++, report);
-    const sockaddr_in to = to_sockaddr(to_);
+    const SocketAddress to(to_);
     // A failure is like a lost datagram: the next heartbeat has all counters too.
     [[maybe_unused]] const auto n =
-        sendto(socket_.get(), packet.data(), packet.size(), 0, reinterpret_cast<const sockaddr*>(&to), sizeof to);
+        sendto(socket_.get(), packet.data(), packet.size(), 0, to.get(), to.size());
     changed_.wait_for(lock, std::chrono::nanoseconds(interval_ns_), [this] { return closing_ || started_; });
   }
 }

@@ -31,7 +31,7 @@ class HeartbeatSender {
   HeartbeatSender(const HeartbeatSender&) = delete;
   HeartbeatSender& operator=(const HeartbeatSender&) = delete;
 
-  // Sends from now on, first at once, to this address; counters start at zero.
+  // Sends from now on, first at once, to this address; counters start at zero. Throws std::system_error as the constructor.
   void start(Endpoint to, const Cookie& cookie, int64_t interval_ns);
   // Stops sending at once. Any thread may call it.
   void close();
@@ -40,6 +40,7 @@ class HeartbeatSender {
   uint64_t sent();
 
  private:
+  void open(int family);
   void run();
 
   Engine& engine_;

@@ -49,11 +49,11 @@ std::unique_ptr<Port> port_of(std::unique_ptr<UdpPort>& udp, const std::shared_p
 void bare_udp_send(const UdpPort& udp, Endpoint to, uint32_t bytes, uint32_t batch, int64_t ns, IoFigures& figures) {
   std::vector<uint8_t> data(size_t{bytes} * batch);
   iovec piece{data.data(), data.size()};
-  sockaddr_in address = to_sockaddr(to);
+  SocketAddress address(to);
   alignas(cmsghdr) uint8_t control[CMSG_SPACE(sizeof(uint16_t))] = {};
   msghdr message{};
-  message.msg_name = &address;
-  message.msg_namelen = sizeof address;
+  message.msg_name = address.get();
+  message.msg_namelen = address.size();
   message.msg_iov = &piece;
   message.msg_iovlen = 1;
   if (batch > 1) {

@@ -485,8 +485,10 @@ NB_MODULE(_native, m) {
           "start",
           [](HeartbeatSender& self, uint32_t ip, uint16_t port, const nb::bytes& cookie, int64_t interval_ns) {
             const Cookie bytes = cookie_of(cookie);
-            nb::gil_scoped_release release;
-            self.start({ip, port}, bytes, interval_ns);
+            with_os_errors([&] {
+              nb::gil_scoped_release release;
+              self.start({ip, port}, bytes, interval_ns);
+            });
           },
           "ip"_a, "port"_a, "cookie"_a, "interval_ns"_a)
       .def("close", &HeartbeatSender::close, nb::call_guard<nb::gil_scoped_release>())
@@ -494,6 +496,14 @@ NB_MODULE(_native, m) {
       .def_prop_ro("sent", &HeartbeatSender::sent, nb::call_guard<nb::gil_scoped_release>());
 
   m.def("address", &address_of, "array"_a);
+  m.def(
+      "ip_number",
+      [](const std::string& text) {
+        const std::optional<uint32_t> ip = with_os_errors([&] { return ip_of(text); });
+        if (!ip) throw nb::value_error(("'" + text + "' is no IPv4 or IPv6 address of a host").c_str());
+        return *ip;
+      },
+      "text"_a);
   m.def(
       "heartbeat",
       [](const nb::bytes& cookie, uint64_t sequence, const std::vector<uint64_t>& report) {

@@ -46,7 +46,7 @@ from switchagg.errors import UsageError
 from switchagg.p4program.program import MAX_PORT, Station, SwitchAddress
 from switchagg.p4program.sources import source_path
 from switchagg.rules.slots import MAX_CAPACITY
-from switchagg.rules.wiring import parse_hosts
+from switchagg.rules.wiring import Network, parse_hosts
 from switchagg.wire.header import DEFAULT_PORT, MAX_WORDS, MIN_WORDS
 
 SCHEME: Final = "p4runtime"
@@ -105,7 +105,7 @@ class P4RuntimeSpec:
     cert: Path | None = None
     key: Path | None = None
     parent: str | None = None
-    hosts: tuple[ipaddress.IPv4Network, ...] | None = None
+    hosts: tuple[Network, ...] | None = None
 
     @property
     def flooded(self) -> tuple[int, ...]:
@@ -290,10 +290,10 @@ class _Reader:
             raise self.wrong(f"parent is {parent!r}", "the name of another switch")
         return parent
 
-    def _hosts(self, given: Mapping[str, Any]) -> tuple[ipaddress.IPv4Network, ...] | None:
+    def _hosts(self, given: Mapping[str, Any]) -> tuple[Network, ...] | None:
         hosts = self._list("hosts", given)
         for each in hosts:
-            if not isinstance(each, str):
+            if not isinstance(each, str) or ":" in each:
                 raise self.wrong(f"host is {each!r}", "an IPv4 address or network, such as 10.0.1.0/24")
         return parse_hosts(self._what, hosts) if hosts else None
 

@@ -12,7 +12,7 @@ HERE: Final = Path(__file__).parent
 TARGETS: Final = ("slots", "frames", "hub", "link", "engine")
 
 _PRODUCT: Final = {
-    "shared": ("frame", "shared_memory", "shared_slots", "slot_kernels", "udp_port"),
+    "shared": ("frame", "ip_address", "shared_memory", "shared_slots", "slot_kernels", "udp_port"),
     "switch": ("slot_table", "hub_port"),
     "worker": (
         "aes_kernel", "window", "check", "seal", "limbs", "refinement", "sequence", "plan", "stream",

@@ -42,7 +42,7 @@ def build(folder: Path, mistake: Mistake | None = None, *, system: bool = False)
     units = building.product(_PRODUCT)
     units += [Unit(HERE / f"{name}.cpp") for name in (("system", "network") if system else _OWN)]
     if system:
-        units += building.product({"worker": ("heartbeat",), "shared": ("udp_port",)})
+        units += building.product({"worker": ("heartbeat",), "shared": ("ip_address",)})
     name = "system.so" if system else "simulation"
     if mistake is not None and mistake.file:
         name = f"{mistake.name}.so" if system else mistake.name

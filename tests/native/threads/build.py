@@ -11,7 +11,7 @@ from tests.native.building import NATIVE, ROOT, Unit
 HERE: Final = Path(__file__).parent
 
 _PRODUCT: Final = {
-    "shared": ("shared_memory", "shared_slots", "slot_kernels", "udp_port"),
+    "shared": ("ip_address", "shared_memory", "shared_slots", "slot_kernels", "udp_port"),
     "switch": ("slot_table", "loop", "shards", "hub_port", "fault_port"),
     "worker": (
         "aes_kernel", "window", "check", "seal", "limbs", "refinement", "sequence", "plan", "stream",

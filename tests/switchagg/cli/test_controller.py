@@ -177,7 +177,10 @@ def test_a_file_and_options(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--listen", "0.0.0.0:0"], "which others reach, without tenants; accepted: 127.0.0.1, or tenants"),
+        (
+            ["--listen", "0.0.0.0:0"],
+            "which others reach, without tenants; accepted: 127.0.0.1, ::1, or tenants",
+        ),
         (["--listen", "nonsense"], "listen is 'nonsense'; accepted: HOST:PORT"),
         (["--listen", "127.0.0.1:99999"], "accepted: HOST:PORT"),
         (["--listen", "no.such.host.invalid:1"], "listen is 'no.such.host.invalid:1'"),
@@ -187,12 +190,12 @@ def test_a_file_and_options(tmp_path: Path) -> None:
         (["--switch", "a=ftp://b"], "url is 'ftp://b'; accepted: native"),
         (["--switch", "a=native:x"], "switch a: slots is 'x'; accepted: 2..65536"),
         (["--switch", "a=native:8?colour=red"], "there is no key 'colour'"),
-        (["--switch", "a=native:8?address=::1"], "address is '::1'; accepted: the IPv4 address"),
+        (["--switch", "a=native:8?address=0.0.0.0"], "address is '0.0.0.0'; accepted: that of an interface"),
         (["--switch", "a=native:8?memory=1Q"], "memory is '1Q'; accepted: bytes"),
         (["--switch", "a=native?parent=b"], "switch a: parent is 'b'; accepted: another switch: none"),
         (
             ["--switch", "a=native?host=10.0.0.1/8"],
-            "switch a: host is '10.0.0.1/8'; accepted: an IPv4 address",
+            "switch a: host is '10.0.0.1/8'; accepted: an address or a network",
         ),
         (["--switch", "a=native", "--switch", "a=native"], "switch 'a' is given twice"),
         (["--switch", "a=p4runtime://h"], "switch a: url is 'p4runtime://h'"),

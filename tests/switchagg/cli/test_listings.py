@@ -284,7 +284,7 @@ def test_a_job_is_ordered(fake: FakeController, say: Said) -> None:
         (["events", "--since", "-1"], "since is -1; accepted: 0 or more"),
         (
             ["jobs", "--controller", "ftp://x:1"],
-            "controller is 'ftp://x:1'; accepted: http://host:port or https",
+            "controller is 'ftp://x:1'; accepted: http://host:port, https",
         ),
         (
             ["jobs", "--controller", "https://127.0.0.1:1", "--ca", "/proc/nonexistent"],

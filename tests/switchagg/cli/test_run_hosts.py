@@ -304,7 +304,7 @@ def test_addresses() -> None:
     assert meeting_point([here, one]) == ("10.0.0.1", 5000)
     assert meeting_point([one, other]) == ("10.0.0.2", 5001)
     assert own_address([Answer(Host("root@127.0.0.1", 1), 1, "", "")]) == "127.0.0.1"
-    with pytest.raises(UsageError, match=r"host u@nowhere\.invalid has no IPv4 address that is known here"):
+    with pytest.raises(UsageError, match=r"host u@nowhere\.invalid has no address that is known here"):
         meeting_point([Answer(Host("u@nowhere.invalid", 1), 1, "", "")])
     with pytest.raises(UsageError, match=r"10\.0\.0\.1 from node1, 10\.9\.0\.1 from node2.*--address"):
         own_address([one, other])

@@ -242,7 +242,7 @@ def test_a_member_that_does_not_read(place: ServedController, monkeypatch: pytes
         ({"rank": 0.0}, 400, "bad_request"),
         ({"rank": 2**70}, 400, "rank_out_of_range"),
         ({"address": 7}, 400, "bad_request"),
-        ({"address": "::1"}, 400, "bad_request"),
+        ({"address": "fe80::1"}, 400, "bad_request"),
         ({"address": "\ud800"}, 400, "bad_request"),
         ({"timeout": "1"}, 400, "bad_request"),
         ({"timeout": float("nan")}, 400, "bad_request"),

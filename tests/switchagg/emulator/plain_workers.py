@@ -9,6 +9,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from switchagg.addresses import bound_socket
 from switchagg.control.jobs.job import init_packets
 from switchagg.emulator.switch import Switch
 from switchagg.rules.slots import Address, JobEntry, WorkerEntry
@@ -22,11 +23,18 @@ class PlainWorkers:
     """`count` sockets, the job entry that admits them, and packets from and to each."""
 
     def __init__(
-        self, count: int, *, words: int = 16, slots: int = 8, job: int = 1, base: int = 0, first_seq: int = 0
+        self,
+        count: int,
+        *,
+        words: int = 16,
+        slots: int = 8,
+        job: int = 1,
+        base: int = 0,
+        first_seq: int = 0,
+        host: str = "127.0.0.1",
     ) -> None:
-        self.sockets = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(count)]
+        self.sockets = [bound_socket(socket.SOCK_DGRAM, host, 0) for _ in range(count)]
         for each in self.sockets:
-            each.bind(("127.0.0.1", 0))
             each.settimeout(60.0)
         self.first_seq = first_seq
         self.entry = JobEntry(
@@ -40,7 +48,7 @@ class PlainWorkers:
         self._switch: Address | None = None
 
     def address(self, bit: int) -> Address:
-        ip, port = self.sockets[bit].getsockname()
+        ip, port = self.sockets[bit].getsockname()[:2]
         return ip, port
 
     def join(self, switch: Switch) -> Self:
@@ -85,7 +93,7 @@ class PlainWorkers:
         """The next RESULT, its source, job and token checked."""
         payload, source = self.sockets[bit].recvfrom(65536)
         header, words = decode(payload)
-        assert source == self._switch
+        assert source[:2] == self._switch
         assert header.op is Op.RESULT
         assert (header.job, header.token) == (self.entry.job, self.entry.result_token)
         return header, words

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import resource
+import socket
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 from scapy.layers.inet import IP, UDP
+from scapy.layers.inet6 import IPv6
 from scapy.utils import RawPcapNgReader, RawPcapReader
 
+from switchagg.addresses import bound_socket
 from switchagg.emulator.faults import Faults
 from switchagg.emulator.switch import Switch
 from switchagg.errors import UsageError
 from switchagg.rules.slots import Address
 from switchagg.wire.header import HEADER_BYTES
+from tests.ipv6 import needs_ipv6
 from tests.switchagg.emulator.plain_workers import PlainWorkers
 from tests.waiting import eventually
 
@@ -32,6 +36,9 @@ def read(path: Path) -> list[Packet]:
         for raw, meta in reader:
             assert abs(meta.sec - time.time()) < 600
             assert meta.wirelen == meta.caplen == len(raw)
+            if raw[0] >> 4 == 6:
+                packets.append(of_ipv6(raw))
+                continue
             ip = IP(raw)
             assert (ip.version, ip.ihl, ip.len, ip.proto) == (4, 5, len(raw), 17)
             checksum, udp = ip.chksum, ip[UDP]
@@ -43,11 +50,22 @@ def read(path: Path) -> list[Packet]:
     return packets
 
 
-def test_every_packet_is_there(tmp_path: Path) -> None:
+def of_ipv6(raw: bytes) -> Packet:
+    ip = IPv6(raw)
+    assert (ip.version, ip.plen, ip.nh) == (6, len(raw) - 40, 17)
+    checksum = ip[UDP].chksum
+    assert ip[UDP].len == len(raw) - 40
+    del ip[UDP].chksum
+    assert IPv6(bytes(ip))[UDP].chksum == checksum != 0
+    return (ip.src, ip[UDP].sport), (ip.dst, ip[UDP].dport), raw[48:]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", pytest.param("::1", marks=needs_ipv6)])
+def test_every_packet_is_there(tmp_path: Path, host: str) -> None:
     path = tmp_path / "capture.pcap"
     sent: list[Packet] = []
     came: list[Packet] = []
-    with Switch(pcap=path) as switch, PlainWorkers(2, words=364).join(switch) as workers:
+    with Switch(host, pcap=path) as switch, PlainWorkers(2, words=364, host=host).join(switch) as workers:
         for seq in range(20):
             for bit in range(2):
                 words = None if seq % 3 == 0 else np.full(364, seq + bit, np.uint32)
@@ -64,6 +82,27 @@ def test_every_packet_is_there(tmp_path: Path) -> None:
     assert [packet for packet in captured if packet[1] == address] == sent
     assert [packet for packet in captured if packet[0] == address] == came
     assert switch.capture_counters() == {"captured": 81, "missing": 0, "error": 0}
+
+
+@needs_ipv6
+def test_workers_and_strangers_of_both_kinds(tmp_path: Path) -> None:
+    """A switch at :: has that address in the records, and 0.0.0.0 in those of IPv4."""
+    path = tmp_path / "capture.pcap"
+    with (
+        Switch("::", pcap=path) as switch,
+        bound_socket(socket.SOCK_DGRAM, "::1", 0) as six,
+        bound_socket(socket.SOCK_DGRAM, "127.0.0.1", 0) as four,
+    ):
+        port = switch.address[1]
+        strangers = six.getsockname()[:2], four.getsockname()
+        six.sendto(b"six", ("::1", port))
+        eventually(lambda: switch.port_counters()["packets_in"] == 1)
+        four.sendto(b"four!", ("127.0.0.1", port))
+        eventually(lambda: switch.port_counters()["packets_in"] == 2)
+    assert read(path) == [
+        (strangers[0], ("::", port), b"six"),
+        (strangers[1], ("0.0.0.0", port), b"four!"),
+    ]
 
 
 def test_trains_and_large_packets(tmp_path: Path) -> None:

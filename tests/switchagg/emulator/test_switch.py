@@ -373,7 +373,7 @@ def test_port_in_use() -> None:
         ({"host": "203.0.113.7"}, "203.0.113.7, which is no address of this host"),
         ({"host": "no such host"}, "host is 'no such host'"),
         ({"host": ""}, "host is ''"),
-        ({"host": "::1"}, "IPv4"),
+        ({"host": "fe80::1"}, "link-local"),
         ({"port": 65536}, "port is 65536"),
         ({"port": -1}, "port is -1"),
         ({"capacity": 0}, "capacity"),

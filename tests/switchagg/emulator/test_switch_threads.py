@@ -14,6 +14,7 @@ from switchagg.emulator.faults import Faults
 from switchagg.emulator.rates import Rate
 from switchagg.emulator.switch import Switch
 from switchagg.errors import SwitchError, UsageError
+from tests.ipv6 import needs_ipv6
 from tests.seeds import seed_of_this_run
 from tests.switchagg.emulator.plain_workers import PlainWorkers, reduce_rounds
 from tests.waiting import eventually
@@ -31,14 +32,21 @@ def rng() -> np.random.Generator:
 
 
 @pytest.mark.parametrize(
-    ("threads", "base", "slots"), [(2, 0, 256), (3, 1024, 512), (5, 1152, 128), (4, 160, 32)]
+    ("threads", "base", "slots", "host"),
+    [
+        (2, 0, 256, "127.0.0.1"),
+        (3, 1024, 512, "127.0.0.1"),
+        (5, 1152, 128, "127.0.0.1"),
+        (4, 160, 32, "127.0.0.1"),
+        pytest.param(3, 1024, 512, "::1", marks=needs_ipv6),
+    ],
 )
 def test_sums_over_the_blocks_of_all_threads(
-    threads: int, base: int, slots: int, rng: np.random.Generator
+    threads: int, base: int, slots: int, host: str, rng: np.random.Generator
 ) -> None:
     with (
-        Switch(threads=threads) as switch,
-        PlainWorkers(2, slots=slots, base=base, first_seq=2**32 - 100).join(switch) as workers,
+        Switch(host, threads=threads) as switch,
+        PlainWorkers(2, slots=slots, base=base, first_seq=2**32 - 100, host=host).join(switch) as workers,
     ):
         for each in workers.sockets:
             each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)  # half a window comes at once

@@ -90,9 +90,11 @@ def test_trees_that_cannot_be(texts: list[str], message: str) -> None:
         made(*texts)
 
 
-@pytest.mark.parametrize("text", ["10.0.0.1/8", "10.0.0.0/33", "::1", "ten", "", "10.0.0"])
+@pytest.mark.parametrize(
+    "text", ["10.0.0.1/8", "10.0.0.0/33", "fd00::1/64", "::1%lo/128", "ten", "", "10.0.0"]
+)
 def test_what_is_no_network(text: str) -> None:
-    with pytest.raises(UsageError, match=r"switch a: host is .*; accepted: an IPv4 address or network"):
+    with pytest.raises(UsageError, match=r"switch a: host is .*; accepted: an address or a network"):
         parse_hosts("switch a", [text])
     with pytest.raises(UsageError):
         parse_switch(f"a=p4runtime://127.0.0.1:1?host={text}")

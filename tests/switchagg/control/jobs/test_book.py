@@ -331,7 +331,7 @@ def test_two_ranks_at_one_port() -> None:
         ({"world_size": 0}, "world_size", "world_size is 0"),
         ({"rank": 2}, "rank_out_of_range", "rank is 2; with world_size 2 ranks are 0..1"),
         ({"rank": -1}, "rank_out_of_range", "rank is -1"),
-        ({"address": "::1"}, "bad_request", "address is '::1'"),
+        ({"address": "fe80::1"}, "bad_request", "address is 'fe80::1'"),
         ({"address": "0.0.0.0"}, "bad_request", "address is 0.0.0.0"),
         ({"port": 0}, "bad_request", "port is 0"),
         ({"port": 65536}, "bad_request", "port is 65536"),
