@@ -102,7 +102,9 @@ def train_until(ranks: list[Rank], step: int) -> None:
     deadline = time.monotonic() + PATIENCE
     while min(rank.steps.value for rank in ranks) < step:
         if time.monotonic() > deadline:
-            raise Wrong(f"not at step {step} in {PATIENCE:g} s: {[rank.steps.value for rank in ranks]}")
+            said = [rank.pipe.recv() for rank in ranks if rank.pipe.poll()]
+            steps = [rank.steps.value for rank in ranks]
+            raise Wrong(f"not at step {step} in {PATIENCE:g} s, but {steps}; ranks say {said}")
         time.sleep(0.005)
 
 
