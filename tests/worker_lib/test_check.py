@@ -455,6 +455,12 @@ def work(session: worker_lib.Session, seed: int, *, ors: bool = True) -> tuple[l
     numbers = rng.integers(0, 1 << 40, 5_000)
     results += [session.allreduce(numbers.copy(), op=op) for op in (("max", "or") if ors else ("max",))]
     results.append(session.allreduce(np.zeros(5_000, np.float32)))
+    # Weighed as they are coded: scales of two factors, chunks of zeros, results past the cache.
+    wide = rng.standard_normal(50_001).astype(np.float32)
+    wide[4_096:20_000] = 0
+    results += [session.allreduce(wide * np.float32(10.0**power), bits=32) for power in (-37, 0, 37)]
+    wide[session.rank] = np.nan
+    results += [session.allreduce(each, bits=32) for each in (wide, np.resize(wide, (1 << 22) + 5))]
     session.barrier()
     return [each.tobytes() for each in results], session.stats()["results_damaged"]
 

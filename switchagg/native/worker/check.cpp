@@ -28,14 +28,16 @@ PacketCheck::PacketCheck(uint32_t words, uint32_t workers, uint64_t nonce)
   uint64_t state = 0;
   for (uint32_t i = 0; i < words; ++i)
     sums_[0].weights.push_back(static_cast<int32_t>(static_cast<uint32_t>(mixed(state += kStep) >> 32) | 1u));
+  sums_[0].weights.resize(words + kWords + 1);
 }
 
 PacketCheck::PacketCheck(uint32_t words, uint32_t workers, std::span<const uint32_t> secret)
     : kernels_(choose_lane_kernels()), words_(words), workers_(workers), nonce_(0), sums_(2) {
   for (Sum& sum : sums_) {
     sum.point = (uint64_t{secret[0]} << 32 | secret[1]) % kPrime;
-    sum.weights.reserve(words);  // none is left behind elsewhere
+    sum.weights.reserve(words + kSealedWords + 1);  // none is left behind elsewhere
     for (const uint32_t word : secret.subspan(2, words)) sum.weights.push_back(static_cast<int32_t>(word));
+    sum.weights.resize(words + kSealedWords + 1);
     secret = secret.subspan(2 + words);
   }
 }
@@ -53,22 +55,25 @@ uint64_t PacketCheck::bound(uint64_t packet_number, uint64_t digest) const {
   return nonce_ + packet_number * kStep + mixed(digest);
 }
 
-uint64_t PacketCheck::weighted(const Sum& sum, const uint8_t* payload) const {
+PacketCheck::Sums PacketCheck::weighted(const uint8_t* payload, size_t first) const {
   const uint32_t* const words = reinterpret_cast<const uint32_t*>(payload);
-  return static_cast<uint64_t>(kernels_.weighted_sum_be(words, sum.weights.data(), words_));
+  Sums sums;
+  for (size_t i = 0; i < sums_.size(); ++i) sums.of[i] = kernels_.weighted_sum_be(words + first, weights(i) + first, words_ - first);
+  return sums;
 }
 
-void PacketCheck::write(uint64_t packet_number, const Digest& digest, uint8_t* payload) const {
+void PacketCheck::write(uint64_t packet_number, const Digest& digest, const Sums& sums, uint8_t* payload) const {
   uint8_t* to = payload + 4 * size_t{words_};
   for (size_t i = 0; i < sums_.size(); ++i, to += 4 * kWords) {
-    const uint64_t sum = weighted(sums_[i], payload) + bound(packet_number, digest[i]);
+    const uint64_t sum = sums.of[i] + bound(packet_number, digest[i]);
     wire::store32(to, static_cast<uint32_t>(sum) & kPart);
     wire::store32(to + 4, static_cast<uint32_t>(sum >> kPartBits) & kPart);
     wire::store32(to + 8, 1u << kPartBits | static_cast<uint32_t>(sum >> 2 * kPartBits));
   }
 }
 
-bool PacketCheck::holds(uint64_t packet_number, const Digest& digest, const uint8_t* payload, std::optional<uint32_t> from, bool wraps) const {
+bool PacketCheck::holds(uint64_t packet_number, const Digest& digest, const Sums& sums, const uint8_t* payload,
+                        std::optional<uint32_t> from, bool wraps) const {
   const uint8_t* at = payload + 4 * size_t{words_};
   bool right = true;
   for (size_t i = 0; i < sums_.size(); ++i, at += 4 * kWords) {
@@ -76,7 +81,7 @@ bool PacketCheck::holds(uint64_t packet_number, const Digest& digest, const uint
     const uint32_t ranks = counted == 0 ? 256 : counted;
     const uint64_t told = wire::load32(at) + (uint64_t{wire::load32(at + 4)} << kPartBits) +
                           (uint64_t{highest & kPart} << 2 * kPartBits);
-    const uint64_t is = weighted(sums_[i], payload) + ranks * bound(packet_number, digest[i]);
+    const uint64_t is = sums.of[i] + ranks * bound(packet_number, digest[i]);
     right &= from ? ranks == *from : ranks <= workers_;
     right &= wraps ? static_cast<uint32_t>(told) == static_cast<uint32_t>(is) : told == is;
   }

@@ -31,14 +31,24 @@ class PacketCheck {
   PacketCheck& operator=(const PacketCheck&) = delete;
   ~PacketCheck();  // wipes the weights
   static size_t secret_words(uint32_t words) { return 2 * (2 + size_t{words}); }
+  uint32_t words() const { return words_; }
+  // Of each word of a packet, and one more; of check words it is 0.
+  const int32_t* weights(size_t sum) const { return sums_[sum].weights.data(); }
+
+  // Weighted sums of a packet's words from `first` on; the second is of sealed ones.
+  struct Sums {
+    std::array<uint64_t, 2> of{};
+  };
+  Sums weighted(const uint8_t* payload, size_t first = 0) const;
 
   // Extends the digest of what ranks have agreed on by more words of RESULTs.
   Digest extended(Digest before, std::span<const uint32_t> words) const;
 
-  void write(uint64_t packet_number, const Digest& digest, uint8_t* payload) const;
+  void write(uint64_t packet_number, const Digest& digest, const Sums& sums, uint8_t* payload) const;
   // True for a sum of such contributions by so many ranks; by one or more, if `from` is none. `wraps`: words may have overflowed;
   // then only the lower half of the sum counts.
-  bool holds(uint64_t packet_number, const Digest& digest, const uint8_t* payload, std::optional<uint32_t> from, bool wraps) const;
+  bool holds(uint64_t packet_number, const Digest& digest, const Sums& sums, const uint8_t* payload, std::optional<uint32_t> from,
+             bool wraps) const;
 
  private:
   struct Sum {
@@ -46,7 +56,6 @@ class PacketCheck {
     std::vector<int32_t> weights;
   };
   uint64_t bound(uint64_t packet_number, uint64_t digest) const;
-  uint64_t weighted(const Sum& sum, const uint8_t* payload) const;
 
   const LaneKernels& kernels_;
   uint32_t words_, workers_;

@@ -468,20 +468,30 @@ bool Engine::can_send() const {
 void Engine::build(Collective& c, uint64_t packet_number) {
   Stripe& stripe = stripe_of(packet_number);
   const uint64_t number = number_of(packet_number);
-  uint8_t* to = stripe.record(number, stride_);
-  uint8_t* payload = to + wire::kHeaderBytes;
+  uint8_t* const to = stripe.record(number, stride_);
   uint16_t& reader = stripe.readers[stripe.index(number)];
   const Step& step = c.active.back();
   const uint64_t packet = packet_number - step.start;
   bool filled = true, is_or = true;
   std::optional<uint32_t> owner;
+  Stream* stream = nullptr;
   reader = 0;
   if (step.kind == Step::Kind::stream) {
-    Stream& stream = *c.segments[step.segment].stream;
-    reader = stream.reader(packet);
-    is_or = stream.is_or(packet);
-    owner = stream.owner(packet);
-    filled = owner.value_or(admission_.rank) == admission_.rank && stream.encode(packet, payload);
+    stream = &*c.segments[step.segment].stream;
+    reader = stream->reader(packet);
+    is_or = stream->is_or(packet);
+    owner = stream->owner(packet);
+  } else if (step.kind == Step::Kind::rest) {
+    is_or = false;
+  }
+  const bool adds = checked_ && !is_or && c.call.kind != Kind::no_op;
+  const bool padded = c.call.sealed && !is_or && owner.value_or(admission_.rank) == admission_.rank;
+  // Without its pad a packet is in no memory that a switch may read.
+  uint8_t* const payload = padded ? opened_.data() : to + wire::kHeaderBytes;
+  WeighedPacket weighed{adds ? check_of(c).weights(0) : nullptr};
+  const bool weighs = adds && !padded && stream && stream->weighs(packet);
+  if (stream) {
+    filled = owner.value_or(admission_.rank) == admission_.rank && stream->encode(packet, payload, weighs ? &weighed : nullptr);
   } else if (step.kind == Step::Kind::exponents) {
     filled = c.segments[step.segment].sequence->encode(packet, payload);
   } else if (step.kind == Step::Kind::marks) {
@@ -489,20 +499,23 @@ void Engine::build(Collective& c, uint64_t packet_number) {
   } else if (step.kind == Step::Kind::ranges) {
     filled = c.segments[step.segment].stream->refinement().encode_ranges(packet, payload);
   } else if (step.kind == Step::Kind::rest) {
-    is_or = false;
     filled = c.segments[step.segment].stream->refinement().encode_rest(packet, payload);
   } else if (step.kind == Step::Kind::plan || c.header_has_plan) {
     filled = c.segments[step.segment].plan->encode(packet, payload);
   } else {
     PlanHeader::encode(c.call, payload_words(), payload);
   }
-  const bool padded = c.call.sealed && !is_or && owner.value_or(admission_.rank) == admission_.rank;
   if (padded && !std::exchange(filled, true)) std::fill_n(payload, 4 * size_t{payload_words()}, uint8_t{0});
   if (checked_ && filled) {
-    std::fill(payload + 4 * size_t{payload_words()}, to + stride_, uint8_t{0});
+    std::fill(payload + 4 * size_t{payload_words()}, payload + stride_ - wire::kHeaderBytes, uint8_t{0});
     if (step.kind == Step::Kind::header) PlanHeader::protect(c.call, payload_words(), payload);
-    if (!is_or && c.call.kind != Kind::no_op) check_of(c).write(packet_number, c.segments[step.segment].digest, payload);
-    if (padded) seal_->add_pad(packet_number, owner.has_value(), payload);
+    if (padded) {
+      const Digest& digest = c.segments[step.segment].digest;
+      seal_->add_pad(packet_number, owner.has_value(), *sealed_check_, digest, payload, to + wire::kHeaderBytes);
+    } else if (adds) {
+      const PacketCheck::Sums sums = weighs ? PacketCheck::Sums{{weighed.sum}} : check_of(c).weighted(payload);
+      check_of(c).write(packet_number, c.segments[step.segment].digest, sums, payload);
+    }
   }
   wire::Header header;
   header.op = static_cast<uint8_t>(is_or ? wire::Op::OR : wire::Op::SUM);
@@ -619,7 +632,8 @@ bool Engine::receive(Stripe& stripe, int64_t now) {
       continue;
     }
     const uint8_t* words = filled ? r.words : nullptr;
-    if (checked_ && ahead >= 0 && !is_right(packet_number, words)) {
+    bool decoded = false;
+    if (checked_ && ahead >= 0 && !is_right(packet_number, words, decoded)) {
       on_damaged(packet_number, now);
       if (broken_) return true;
       continue;
@@ -633,7 +647,7 @@ bool Engine::receive(Stripe& stripe, int64_t now) {
       continue;
     }
     accepted_.push_back(number);
-    on_result(packet_number, words);
+    on_result(packet_number, words, decoded);
     if (broken_) return true;
   }
   if (!stripe.data.empty() || !stripe.skips.empty()) transmit();  // asks again for RESULTs that were damaged
@@ -647,7 +661,7 @@ bool Engine::receive(Stripe& stripe, int64_t now) {
 }
 
 // A RESULT that the window has not had before.
-void Engine::on_result(uint64_t packet_number, const uint8_t* payload) {
+void Engine::on_result(uint64_t packet_number, const uint8_t* payload, bool decoded) {
   size_t index = 0;
   Collective* const found = find(packet_number, &index);
   if (!found) return;
@@ -658,7 +672,7 @@ void Engine::on_result(uint64_t packet_number, const uint8_t* payload) {
   ++step.results;
   SegmentState* s = step.segment < c.segments.size() ? &c.segments[step.segment] : nullptr;
   if (step.kind == Step::Kind::stream) {
-    s->stream->decode(packet, payload);
+    if (!decoded) s->stream->decode(packet, payload);
   } else if (step.kind == Step::Kind::plan) {
     s->plan->decode(packet, payload);
   } else if (step.kind == Step::Kind::exponents) {

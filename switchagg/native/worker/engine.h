@@ -316,9 +316,9 @@ class Engine {
   int64_t until_timer(int64_t now);
   void drive(std::unique_lock<std::mutex>& lock, Collective* until, int64_t until_ns);
   bool receive(int64_t now);
-  void on_result(uint64_t packet_number, const uint8_t* payload);
+  void on_result(uint64_t packet_number, const uint8_t* payload, bool decoded);
   Collective* find(uint64_t packet_number, size_t* index);
-  bool is_right(uint64_t packet_number, const uint8_t*& payload);
+  bool is_right(uint64_t packet_number, const uint8_t*& payload, bool& decoded);
   bool is_right_or(const Step& step, uint64_t packet_number, const uint8_t* payload);
   void on_damaged(uint64_t packet_number, int64_t now);
   void break_damaged(uint64_t packet_number);
@@ -388,7 +388,7 @@ class Engine {
   std::optional<Seal> seal_;
   std::vector<Nonce> nonces_;
   Nonce nonce_{};
-  std::vector<uint8_t> opened_;  // words of a RESULT without its pad
+  std::vector<uint8_t> opened_;  // words of a packet without its pad
   // Packet numbers whose RESULTs were damaged, and how often at this switch; those sent again by all ranks for that.
   std::map<uint64_t, uint32_t> damaged_;
   std::set<uint64_t> replayed_;

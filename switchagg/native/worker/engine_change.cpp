@@ -264,8 +264,9 @@ void Engine::note_again(uint64_t packet_number, int64_t now) {
   ++c->again.back().packets;
 }
 
-// True unless this cannot be the RESULT of what ranks have sent. Null: it has no words. Of a sealed sum `payload` loses its pad.
-bool Engine::is_right(uint64_t packet_number, const uint8_t*& payload) {
+// True unless this cannot be the RESULT of what ranks have sent. Null: it has no words. Of a sealed sum `payload` loses its pad. Where the
+// stream weighs what it decodes, it is `decoded`, right or wrong: the right RESULT writes the same elements.
+bool Engine::is_right(uint64_t packet_number, const uint8_t*& payload, bool& decoded) {
   if (packet_number >= next_packet_ || stripe_of(packet_number).window.holds(number_of(packet_number))) return true;  // not taken anyway
   size_t index = 0;
   const Collective* const c = find(packet_number, &index);
@@ -281,11 +282,20 @@ bool Engine::is_right(uint64_t packet_number, const uint8_t*& payload) {
     const std::optional<uint32_t> owner = stream ? s->stream->owner(packet) : std::nullopt;
     const bool all = c->call.sealed || (stream ? s->stream->has_all(packet) : s->stream->refinement().has_all(packet));
     const std::optional<uint32_t> from = owner ? 1 : all ? std::optional(admission_.workers) : std::nullopt;
+    const PacketCheck& check = check_of(*c);
+    PacketCheck::Sums sums;
     if (payload && c->call.sealed) {  // a copy, which nobody else can change
-      seal_->take_pad(packet_number, owner.value_or(0), payload, opened_.data());
+      sums = seal_->take_pad(packet_number, owner.value_or(0), check, payload, opened_.data());
       payload = opened_.data();
+    } else if (payload && stream && s->stream->weighs(packet)) {
+      WeighedPacket weighed{check.weights(0)};
+      s->stream->decode(packet, payload, &weighed);
+      sums.of[0] = weighed.sum;
+      decoded = true;
+    } else if (payload) {
+      sums = check.weighted(payload);
     }
-    right = payload && check_of(*c).holds(packet_number, s->digest, payload, from, stream && s->stream->wraps(packet));
+    right = payload && check.holds(packet_number, s->digest, sums, payload, from, stream && s->stream->wraps(packet));
   }
   if (right) damaged_.erase(packet_number);
   return right;

@@ -153,12 +153,74 @@ void quantize(const T* __restrict x, size_t n, Scale<T> s, Q* __restrict q) {
   for (size_t i = 0; i < n; ++i) q[i] = static_cast<Q>(nearest((x[i] * s.f1) * s.f2));
 }
 
-void quantize_f32_be(const float* __restrict x, size_t n, ScaleF s, uint32_t* __restrict words) {
-  const auto word = [](float v) { return big(static_cast<uint32_t>(static_cast<int32_t>(nearest(v)))); };
-  if (s.f2 == 1.0f)
-    return each_line(n, [=](size_t i) { ahead(x + i); }, [=](size_t i) { words[i] = word(x[i] * s.f1); });
-  for (size_t i = 0; i < n; ++i) words[i] = word((x[i] * s.f1) * s.f2);
+// The sum modulo 2^64 of words, as integers with a sign, times their weights.
+#if defined(__AVX2__)
+class WeightedWords {
+ public:
+  void add(Ints words, const int32_t* weights) {
+    const uint32_t* const w = reinterpret_cast<const uint32_t*>(weights);
+    even_ = add_wide(even_, multiply_lower(words, load(w)));
+    odd_ = add_wide(odd_, multiply_lower(upper(words), load(w + 1)));
+  }
+  uint64_t sum() const {
+    alignas(Ints) uint64_t sums[kWidth / 2];
+    store(reinterpret_cast<uint32_t*>(sums), add_wide(even_, odd_));
+    uint64_t sum = 0;
+    for (const uint64_t each : sums) sum += each;
+    return sum;
+  }
+
+ private:
+  Ints even_ = all(0u), odd_ = all(0u);
+};
+#endif
+
+inline uint64_t weighted_word(uint32_t word, int32_t weight) {
+  return static_cast<uint64_t>(static_cast<int64_t>(static_cast<int32_t>(word)) * weight);
 }
+
+uint64_t weighted_sum_be(const uint32_t* __restrict words, const int32_t* __restrict weights, size_t n) {
+  uint64_t sum = 0;
+  size_t i = 0;
+#if defined(__AVX2__)
+  WeightedWords vectors;
+  for (; i + kWidth <= n; i += kWidth) vectors.add(swapped(load(words + i)), weights + i);
+  sum = vectors.sum();
+#endif
+  for (; i < n; ++i) sum += weighted_word(big(words[i]), weights[i]);
+  return sum;
+}
+
+template <bool kWeighed>
+uint64_t quantize_be(const float* __restrict x, size_t n, ScaleF s, uint32_t* __restrict words, const int32_t* __restrict weights) {
+  uint64_t sum = 0;
+  size_t i = 0;
+#if defined(__AVX2__)
+  if (s.f2 == 1.0f) {
+    const bool is_long = n > kLong;
+    WeightedWords vectors;
+    for (; i + kLine <= n; i += kLine) {
+      if (is_long) ahead(x + i);
+#pragma GCC unroll 2
+      for (size_t j = i; j < i + kLine; j += kWidth) {
+        const Ints q = nearest_of(multiply(load(x + j), all(s.f1)));
+        store(words + j, swapped(q));
+        if constexpr (kWeighed) vectors.add(q, weights + j);
+      }
+    }
+    if constexpr (kWeighed) sum = vectors.sum();
+  }
+#endif
+  x += i, words += i, weights += kWeighed ? i : 0;
+  each_line(n - i, [=](size_t j) { ahead(x + j); }, [&](size_t j) {
+    const uint32_t word = static_cast<uint32_t>(static_cast<int32_t>(nearest((x[j] * s.f1) * s.f2)));
+    words[j] = big(word);
+    if constexpr (kWeighed) sum += weighted_word(word, weights[j]);
+  });
+  return sum;
+}
+
+void quantize_f32_be(const float* x, size_t n, ScaleF s, uint32_t* words) { quantize_be<false>(x, n, s, words, nullptr); }
 
 void cut_off_f32(const float* __restrict x, size_t n, ScaleF up, ScaleF down, float* __restrict left) {
   for (size_t i = 0; i < n; ++i) left[i] = x[i] - (nearest((x[i] * up.f1) * up.f2) * down.f1) * down.f2;
@@ -217,10 +279,51 @@ void subtract_f32(const float* __restrict x, size_t n, float* __restrict left) {
   for (size_t i = 0; i < n; ++i) left[i] = x[i] - left[i];
 }
 
-void dequantize_f32_be(const uint32_t* __restrict words, size_t n, ScaleF s, float* __restrict x, bool nontemporal) {
-  const auto value = [=](size_t i) { return static_cast<float>(static_cast<int32_t>(big(words[i]))); };
-  if (s.f2 == 1.0f && s.m == 1.0f) return each_written(x, n, nontemporal, [=](size_t i) { return value(i) * s.f1; });
-  for (size_t i = 0; i < n; ++i) x[i] = ((value(i) * s.m) * s.f1) * s.f2;
+// `nontemporal`: whole lines are written past the cache; other threads may read them after flush().
+template <bool kWeighed>
+uint64_t dequantize_be(const uint32_t* __restrict words, size_t n, ScaleF s, float* __restrict x, [[maybe_unused]] bool nontemporal,
+                       const int32_t* __restrict weights) {
+  uint64_t sum = 0;
+  size_t i = 0;
+  const auto each = [&](size_t from, size_t to) {
+    each_line(to - from, [=](size_t k) { ahead_to_write(x + from + k); }, [&](size_t k) {
+      const size_t j = from + k;
+      const uint32_t word = big(words[j]);
+      x[j] = ((static_cast<float>(static_cast<int32_t>(word)) * s.m) * s.f1) * s.f2;
+      if constexpr (kWeighed) sum += weighted_word(word, weights[j]);
+    });
+    return to;
+  };
+#if defined(__AVX2__)
+  if (s.f2 == 1.0f && s.m == 1.0f) {
+    const bool is_long = n > kLong;
+    const size_t past_line = reinterpret_cast<uintptr_t>(x) / sizeof(float) % kLine;
+    if (nontemporal && past_line != 0) i = each(0, n < kLine - past_line ? n : kLine - past_line);
+    WeightedWords vectors;
+    const auto lines = [&](size_t from, auto&& ask, auto&& write) {
+      size_t k = from;
+      for (; k + kLine <= n; k += kLine) {
+        if (is_long) ask(k);
+#pragma GCC unroll 2
+        for (size_t j = k; j < k + kLine; j += kWidth) {
+          const Ints q = swapped(load(words + j));
+          write(x + j, multiply(to_floats(q), all(s.f1)));
+          if constexpr (kWeighed) vectors.add(q, weights + j);
+        }
+      }
+      return k;
+    };
+    i = nontemporal ? lines(i, [=](size_t at) { ahead(words + at); }, [](float* at, Floats v) { stream(at, v); })
+                    : lines(i, [=](size_t at) { ahead(words + at), ahead_to_write(x + at); }, [](float* at, Floats v) { store(at, v); });
+    if constexpr (kWeighed) sum += vectors.sum();
+  }
+#endif
+  each(i, n);
+  return sum;
+}
+
+void dequantize_f32_be(const uint32_t* words, size_t n, ScaleF s, float* x, bool nontemporal) {
+  dequantize_be<false>(words, n, s, x, nontemporal, nullptr);
 }
 
 void pack32(const int32_t* __restrict q, size_t words, uint32_t* __restrict out) {
@@ -551,30 +654,6 @@ void narrow_bf16(const float* __restrict x, size_t n, uint16_t* __restrict out) 
   }
 }
 
-int64_t weighted_sum_be(const uint32_t* __restrict words, const int32_t* __restrict weights, size_t n) {
-  uint64_t sum = 0;
-  size_t i = 0;
-#if defined(__AVX2__)
-  constexpr size_t kChains = 2;
-  Ints even[kChains] = {}, odd[kChains] = {};  // sums of 64 bits
-  for (; i + kChains * kWidth <= n; i += kChains * kWidth)
-    for (size_t c = 0; c < kChains; ++c) {
-      const Ints x = swapped(load(words + i + c * kWidth));
-      const Ints w = load(reinterpret_cast<const uint32_t*>(weights) + i + c * kWidth);
-      even[c] = add_wide(even[c], multiply_lower(x, w));
-      odd[c] = add_wide(odd[c], multiply_lower(upper(x), upper(w)));
-    }
-  alignas(Ints) uint64_t sums[kWidth / 2];
-  for (size_t c = 0; c < kChains; ++c) {
-    store(reinterpret_cast<uint32_t*>(sums), add_wide(even[c], odd[c]));
-    for (const uint64_t each : sums) sum += each;
-  }
-#endif
-  for (; i < n; ++i)
-    sum += static_cast<uint64_t>(static_cast<int64_t>(static_cast<int32_t>(big(words[i]))) * weights[i]);
-  return static_cast<int64_t>(sum);
-}
-
 void pad_be(const uint32_t* words, const uint32_t* plus, const uint32_t* minus, size_t n, uint32_t* to) {
   if (plus && minus) {
     for (size_t i = 0; i < n; ++i) to[i] = big(big(words[i]) + big(plus[i]) - big(minus[i]));
@@ -596,7 +675,7 @@ const LaneKernels KERNELS = {
     add_f32, subtract_f32, pack32, unpack32,
     dither_lane, add_lane, dequantize_lane<16>, dequantize_lane<8>, unpack_lane<16>, unpack_lane<8>, flush,
     pack_limbs, unpack_limbs, exact_limb_f32, exact_limb<double, uint64_t, 52>, cut_off_f32, exact_pair_f32, exact_triple_f64, odd_f32_be, widen_f16, narrow_f16, widen_bf16, narrow_bf16,
-    weighted_sum_be, pad_be,
+    weighted_sum_be, quantize_be<true>, dequantize_be<true>, pad_be,
 };
 
 }  // namespace switchagg

@@ -101,8 +101,11 @@ struct LaneKernels {
   void (*widen_bf16)(const uint16_t* x, size_t n, float* out);
   void (*narrow_bf16)(const float* x, size_t n, uint16_t* out);
 
-  // The sum modulo 2^64 of big-endian words, as integers with a sign, times their weights.
-  int64_t (*weighted_sum_be)(const uint32_t* words, const int32_t* weights, size_t n);
+  // The sum modulo 2^64 of big-endian words, as integers with a sign, times their weights, of which there is one more.
+  uint64_t (*weighted_sum_be)(const uint32_t* words, const int32_t* weights, size_t n);
+  // quantize_f32_be and dequantize_f32_be, which return that sum of the words too.
+  uint64_t (*quantize_weighted)(const float* x, size_t n, ScaleF s, uint32_t* words, const int32_t* weights);
+  uint64_t (*dequantize_weighted)(const uint32_t* words, size_t n, ScaleF s, float* x, bool nontemporal, const int32_t* weights);
   // Big-endian words plus one pad less another, modulo 2^32; a pad may be null. `to` may be `words`.
   void (*pad_be)(const uint32_t* words, const uint32_t* plus, const uint32_t* minus, size_t n, uint32_t* to);
 };

@@ -534,7 +534,7 @@ NB_MODULE(_native, m) {
           [](const PacketCheck& check, uint64_t packet_number, uint64_t digest, const nb::bytes& words) {
             std::vector<uint8_t> packet(words.size() + 4 * PacketCheck::kWords);
             std::copy_n(static_cast<const uint8_t*>(words.data()), words.size(), packet.begin());
-            check.write(packet_number, {digest}, packet.data());
+            check.write(packet_number, {digest}, check.weighted(packet.data()), packet.data());
             return nb::bytes(packet.data(), packet.size());
           },
           "packet_number"_a, "digest"_a, "words"_a)
@@ -542,7 +542,8 @@ NB_MODULE(_native, m) {
           "holds",
           [](const PacketCheck& check, uint64_t packet_number, uint64_t digest, const nb::bytes& payload, bool all, bool wraps) {
             const std::optional<uint32_t> from = all ? std::optional(check.workers()) : std::nullopt;
-            return check.holds(packet_number, {digest}, static_cast<const uint8_t*>(payload.data()), from, wraps);
+            const uint8_t* const words = static_cast<const uint8_t*>(payload.data());
+            return check.holds(packet_number, {digest}, check.weighted(words), words, from, wraps);
           },
           "packet_number"_a, "digest"_a, "payload"_a, "all"_a = false, "wraps"_a = false)
       .def(
@@ -573,8 +574,8 @@ NB_MODULE(_native, m) {
             const uint32_t count = static_cast<uint32_t>(words.size() / 4);
             std::vector<uint8_t> packet(words.size() + 4 * PacketCheck::kSealedWords);
             std::copy_n(static_cast<const uint8_t*>(words.data()), words.size(), packet.begin());
-            PacketCheck(count, workers, seal.secret_words(PacketCheck::secret_words(count))).write(packet_number, digest, packet.data());
-            seal.add_pad(packet_number, alone, packet.data());
+            const PacketCheck check(count, workers, seal.secret_words(PacketCheck::secret_words(count)));
+            seal.add_pad(packet_number, alone, check, digest, packet.data(), packet.data());
             return nb::bytes(packet.data(), packet.size());
           },
           "packet_number"_a, "digest"_a, "workers"_a, "words"_a, "alone"_a = false);

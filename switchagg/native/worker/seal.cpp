@@ -112,7 +112,7 @@ Seal::Seal(std::span<const uint8_t> secret, std::span<const Nonce> nonces, uint3
   pads_by_kernel_ = expanded(pads.value);
   const Block plus = first_block(0xFFFF, 0), minus = first_block(0xFFFE, 0);  // of no rank
   std::vector<uint32_t> one(words), other(words);
-  pad_by_kernel(*pads_by_kernel_, plus.data(), minus.data(), zeros_.data(), words, one.data());
+  pad_by_kernel(*pads_by_kernel_, plus.data(), minus.data(), zeros_.data(), 0, words, one.data(), nullptr);
   pad_by_library(&plus, &minus, zeros_.data(), other.data());
   if (one != other) throw std::runtime_error("AES-256 of this processor and of libcrypto differ");
 }
@@ -149,20 +149,38 @@ void Seal::pad_by_library(const Block* plus, const Block* minus, const uint32_t*
   kernels_.pad_be(words, plus ? first_.data() : nullptr, minus ? second_.data() : nullptr, zeros_.size(), to);
 }
 
-void Seal::pad(const Block* plus, const Block* minus, const uint32_t* words, uint32_t* to) {
-  if (!pads_by_kernel_) return pad_by_library(plus, minus, words, to);
-  pad_by_kernel(*pads_by_kernel_, plus ? plus->data() : nullptr, minus ? minus->data() : nullptr, words, zeros_.size(), to);
-}
-
-void Seal::add_pad(uint64_t packet_number, bool alone, uint8_t* payload) {
-  uint32_t* const words = reinterpret_cast<uint32_t*>(payload);
+void Seal::add_pad(uint64_t packet_number, bool alone, const PacketCheck& check, const Digest& digest, uint8_t* payload, uint8_t* to) {
+  const uint32_t* const words = reinterpret_cast<const uint32_t*>(payload);
+  uint32_t* const padded = reinterpret_cast<uint32_t*>(to);
   const Block own = first_block(rank_, packet_number), next = first_block(rank_ + 1, packet_number);
-  pad(&own, alone || rank_ + 1 == ranks_ ? nullptr : &next, words, words);
+  const bool last = alone || rank_ + 1 == ranks_;
+  if (!pads_by_kernel_) {
+    check.write(packet_number, digest, check.weighted(payload), payload);
+    return pad_by_library(&own, last ? nullptr : &next, words, padded);
+  }
+  const size_t whole = check.words() / kPadStep * kPadStep;
+  WeightedSums weighted{{check.weights(0), check.weights(1)}};
+  const auto pad = [&](size_t first, size_t end, WeightedSums* sums) {
+    pad_by_kernel(*pads_by_kernel_, own.data(), last ? nullptr : next.data(), words, first, end, padded, sums);
+  };
+  pad(0, whole, &weighted);
+  PacketCheck::Sums sums = check.weighted(payload, whole);
+  for (size_t i = 0; i < sums.of.size(); ++i) sums.of[i] += weighted.sums[i];
+  check.write(packet_number, digest, sums, payload);
+  pad(whole, zeros_.size(), nullptr);
 }
 
-void Seal::take_pad(uint64_t packet_number, uint32_t owner, const uint8_t* payload, uint8_t* to) {
+PacketCheck::Sums Seal::take_pad(uint64_t packet_number, uint32_t owner, const PacketCheck& check, const uint8_t* payload, uint8_t* to) {
+  const uint32_t* const words = reinterpret_cast<const uint32_t*>(payload);
+  uint32_t* const opened = reinterpret_cast<uint32_t*>(to);
   const Block left = first_block(owner, packet_number);
-  pad(nullptr, &left, reinterpret_cast<const uint32_t*>(payload), reinterpret_cast<uint32_t*>(to));
+  if (!pads_by_kernel_) {
+    pad_by_library(nullptr, &left, words, opened);
+    return check.weighted(to);
+  }
+  WeightedSums weighted{{check.weights(0), check.weights(1)}};
+  pad_by_kernel(*pads_by_kernel_, nullptr, left.data(), words, 0, zeros_.size(), opened, &weighted);
+  return {weighted.sums};
 }
 
 }  // namespace switchagg

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "switchagg/native/worker/aes_kernel.h"
+#include "switchagg/native/worker/check.h"
 #include "switchagg/native/worker/lane_kernels.h"
 
 namespace switchagg {
@@ -32,17 +33,16 @@ class Seal {
 
   // The first words of the keystream of weights; to be wiped after use.
   std::vector<uint32_t> secret_words(size_t count) const;
-  // Adds this rank's pad to a contribution's words. `alone`: no other rank adds to them.
-  void add_pad(uint64_t packet_number, bool alone, uint8_t* payload);
-  // Takes the pad from a RESULT's words, which `owner` alone has sent; 0: or all ranks have.
-  void take_pad(uint64_t packet_number, uint32_t owner, const uint8_t* payload, uint8_t* to);
+  // Writes check words behind a contribution's words, and all of them with this rank's pad to `to`. `alone`: no other rank adds to them.
+  void add_pad(uint64_t packet_number, bool alone, const PacketCheck& check, const Digest& digest, uint8_t* words, uint8_t* to);
+  // Takes the pad from a RESULT's words, which `owner` alone has sent; 0: or all ranks have. Returns the sums of what is left.
+  PacketCheck::Sums take_pad(uint64_t packet_number, uint32_t owner, const PacketCheck& check, const uint8_t* payload, uint8_t* to);
 
  private:
   using Block = std::array<uint8_t, 16>;
   // The counter block that the pad of a rank begins with.
   static Block first_block(uint32_t rank, uint64_t packet_number);
   // to[i] = words[i] + plus[i] - minus[i] for the words of the keystreams from these blocks on; null: none.
-  void pad(const Block* plus, const Block* minus, const uint32_t* words, uint32_t* to);
   void pad_by_library(const Block* plus, const Block* minus, const uint32_t* words, uint32_t* to);
   struct Context;
   std::unique_ptr<Context> pads_;

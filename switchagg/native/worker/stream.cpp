@@ -193,7 +193,12 @@ Scale<T> Stream::down(int exponent) const {
 // The value of one unit of a narrow lane, before any averaging.
 ScaleF Stream::carried(int exponent) const { return scale_of(unbiased<float>(exponent) + 1, static_cast<float>(1.0 / top_)); }
 
-bool Stream::encode(uint64_t packet, uint8_t* payload) {
+bool Stream::weighs(uint64_t packet) const {
+  return packet >= claim_packets_ + special_packets_ && call_.dtype == DType::f32 && call_.bits == 32 && call_.out_begin == 0 &&
+         call_.out_end >= call_.count;
+}
+
+bool Stream::encode(uint64_t packet, uint8_t* payload, WeighedPacket* weighed) {
   if (no_op_) return true;
   uint32_t* words = reinterpret_cast<uint32_t*>(payload);
   if (packet < claim_packets_) {
@@ -236,7 +241,12 @@ bool Stream::encode(uint64_t packet, uint8_t* payload) {
           std::memset(words + at, 0, 4 * static_cast<size_t>(count));
         } else {
           const float* from = call_.memory || range.special ? widened(range, element, count) : x + element;
-          kernels_.quantize_f32_be(from, count, up<float>(range.highest), words + at);
+          const ScaleF s = up<float>(range.highest);
+          if (weighed) {
+            weighed->sum += kernels_.quantize_weighted(from, count, s, words + at, weighed->weights + at);
+          } else {
+            kernels_.quantize_f32_be(from, count, s, words + at);
+          }
         }
         forget(element, count);
       });
@@ -366,7 +376,7 @@ void Stream::encode_lanes(uint8_t* payload) {
   kernels_.pack32(q_.data(), words_, words);
 }
 
-void Stream::decode(uint64_t packet, const uint8_t* payload) {
+void Stream::decode(uint64_t packet, const uint8_t* payload, WeighedPacket* weighed) {
   if (no_op_) return;
   if (packet < claim_packets_) return load_words(claims_.sums(), packet, words_, payload);
   packet -= claim_packets_;
@@ -401,14 +411,29 @@ void Stream::decode(uint64_t packet, const uint8_t* payload) {
   }
   if (call_.dtype == DType::f32 && call_.bits == 32) {
     float* x = reinterpret_cast<float*>(call_.out);
+    const auto weigh = [&](uint32_t at, uint32_t count) {
+      if (weighed) weighed->sum += kernels_.weighted_sum_be(words + at, weighed->weights + at, count);
+    };
+    uint32_t end = 0;
     each_run(call_.out - call_.element_bytes() * call_.out_begin, [&](const Run& r) {
+      end = r.at + r.count;
       each_chunk(r, [&](uint64_t element, uint32_t count, uint32_t at, const ChunkRange& range) {
         const int exponent = range.highest;
-        if (exponent == kNoExponent) return write_zeros(element, count);
-        kernels_.dequantize_f32_be(words + at, count, down<float>(exponent), x + (element - call_.out_begin), nontemporal_);
+        if (exponent == kNoExponent) {
+          weigh(at, count);
+          return write_zeros(element, count);
+        }
+        const ScaleF s = down<float>(exponent);
+        float* const to = x + (element - call_.out_begin);
+        if (weighed) {
+          weighed->sum += kernels_.dequantize_weighted(words + at, count, s, to, nontemporal_, weighed->weights + at);
+        } else {
+          kernels_.dequantize_f32_be(words + at, count, s, to, nontemporal_);
+        }
         if (exponent >= top_exponent_) saturate(element - call_.out_begin, count, nullptr);
       });
     });
+    weigh(end, words_ - end);
     return;
   }
   if (narrow()) {

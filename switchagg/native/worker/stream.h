@@ -21,6 +21,12 @@
 
 namespace switchagg {
 
+// The weighted sum of a packet's words (check.h), formed as they are written or read.
+struct WeighedPacket {
+  const int32_t* weights;
+  uint64_t sum = 0;
+};
+
 class Stream {
  public:
   // All have their RESULTs. `plan` is null for the no-op baseline, whose payloads are not touched, `marks` where there are none.
@@ -40,9 +46,12 @@ class Stream {
   // After all RESULTs: each exponent that was agreed on is some rank's.
   bool claims_hold() const { return claims_.hold(); }
 
-  // Writes this rank's words of packet p; false: all its blocks there are zero, send a SKIP.
-  bool encode(uint64_t packet, uint8_t* payload);
-  void decode(uint64_t packet, const uint8_t* payload);  // null: the sum is zero, or another rank reads it
+  // True for packets of which encode() and decode() form the weighted sum.
+  bool weighs(uint64_t packet) const;
+  // Writes this rank's words of packet p; false: all its blocks there are zero, send a SKIP. `weighed`: only if it weighs them.
+  bool encode(uint64_t packet, uint8_t* payload, WeighedPacket* weighed = nullptr);
+  // payload null: the sum is zero, or another rank reads it.
+  void decode(uint64_t packet, const uint8_t* payload, WeighedPacket* weighed = nullptr);
   // Of sealed sums: the rank that alone sends a packet; none: all ranks do.
   std::optional<uint32_t> owner(uint64_t packet) const;
   // The rank + 1 that alone reads a packet's sums; 0: more do.

@@ -82,6 +82,7 @@ inline Ints multiply_lower(Ints a, Ints b) { return VECTOR(mul_epi32)(a, b); }
 inline Ints upper(Ints v) { return VECTOR(srli_epi64)(v, 32); }
 
 inline Floats to_floats(Ints v) { return VECTOR(cvtepi32_ps)(v); }
+inline Ints nearest_of(Floats v) { return VECTOR(cvtps_epi32)(v); }
 inline void store(float* at, Floats v) { VECTOR(storeu_ps)(at, v); }
 inline void stream(float* at, Floats v) { VECTOR(stream_ps)(at, v); }  // past the cache
 inline Floats load(const float* at) { return VECTOR(loadu_ps)(at); }
