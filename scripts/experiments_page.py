@@ -162,13 +162,21 @@ def advice(told: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def between(page: Path, text: str) -> str:
+def between(page: Path, text: str, marks: tuple[str, str] = MARKS) -> str:
     """Returns a page with another text between its marks."""
-    before, begin, rest = page.read_text().partition(MARKS[0])
-    _, end, after = rest.partition(MARKS[1])
+    before, begin, rest = page.read_text().partition(marks[0])
+    _, end, after = rest.partition(marks[1])
     if not begin or not end:
-        raise SystemExit(f"{page} lacks {MARKS[0].strip()} or {MARKS[1].strip()}")
+        raise SystemExit(f"{page} lacks {marks[0].strip()} or {marks[1].strip()}")
     return before + begin + "\n" + text + "\n" + end + after
+
+
+def write(made: Mapping[Path, str], results: Path, script: str, *, check: bool) -> None:
+    """Writes pages. `check`: exits with an error where one would change, and names its script."""
+    for page, text in made.items():
+        if check and text != page.read_text():
+            raise SystemExit(f"{page} differs from {results}: run {script}")
+        page.write_text(text)
 
 
 def main() -> None:
@@ -186,11 +194,9 @@ def main() -> None:
     if args.runs:
         RESULTS.parent.mkdir(exist_ok=True)
         RESULTS.write_text(json.dumps(told, indent=1) + "\n")
-    for page, text in ((PAGE, markdown(told)), (README, readme(told)), (COMPRESSION, advice(told))):
-        made = between(page, text)
-        if args.check and made != page.read_text():
-            raise SystemExit(f"{page} differs from {RESULTS}: run scripts/experiments_page.py")
-        page.write_text(made)
+    pages = {PAGE: markdown(told), README: readme(told), COMPRESSION: advice(told)}
+    made = {page: between(page, text) for page, text in pages.items()}
+    write(made, RESULTS, "scripts/experiments_page.py", check=args.check)
 
 
 if __name__ == "__main__":
