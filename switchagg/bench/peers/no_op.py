@@ -41,6 +41,7 @@ class NoOpEndpoint(SwitchaggEndpoint):
             words=config.options["words"],
             slots=config.options["slots"],
             transport=config.options["transport"],
+            stripes=1,
             check=False,
             secret=joining.Secret(bytearray()),
             may_group=False,
