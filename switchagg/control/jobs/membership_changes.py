@@ -290,10 +290,12 @@ class MembershipChanges:
         switches, old = self._pool.switches, job.placement
         kept, change.target = change.target, None
         if kept is not None:
-            if not kept.leaves and all(switches[name].state is SwitchState.up for name in kept.switches):
+            if len(kept.ranges) == 1 and all(
+                switches[name].state is SwitchState.up for name in kept.switches
+            ):
                 self._lifecycle.free_ranges(job)
                 return kept
-            # Members may have changed their leaves since these ranges were reserved.
+            # Members may have changed their leaves since then; stripes have some ranges of `old`.
             self._pool.release(kept, old)
         candidates = self._candidates.of_job(job)
         if old is None:

@@ -179,7 +179,7 @@ def test_a_switch_that_forgot_its_stripe_takes_it_again() -> None:
     members = _join(jobs)
     job, before = members[0].job, generation(members[0])
     ranges, kept = job.ranges, _there(members[0])[0]
-    jobs.switch_up(_switches(job)[1], Reconciled(installed=(before.stripes[0].id,)))
+    jobs.switch_up(_switches(job)[1], Reconciled(missing=(before.stripes[0].id,)))
     _report(jobs, members, [[3, 3], [4, 2]], stripe=1)
     done = carry_out(jobs)
     assert [type(each) for each in only(done, Remove, Install)] == [Remove, Install]
@@ -256,3 +256,28 @@ def test_a_job_survives_a_restart_of_the_controller() -> None:
     again = book(switch("a"), switch("b"), switch("c"))
     again.restore(loaded, 0.0)
     assert set(again.table.ids) == set(jobs.table.ids)
+
+
+def test_a_stripe_moves_at_a_pause_and_every_range_is_freed_once() -> None:
+    """As where a switch has room only after another was drained."""
+    jobs = book(switch("a"), switch("b"), switch("c"))
+    full = create(jobs, "full", switch="c", slots=64)
+    members = _join(jobs)
+    job = members[0].job
+    gone, stays = job.switches
+    assert {gone, stays} == {"a", "b"}
+    jobs.set_draining(gone, True, "admin")
+    assert job.failover is None
+    jobs.evict(full, "admin")
+    assert job.change is not None
+    for member in members:
+        jobs.changes.progress(member, 3)
+    for member in members:
+        jobs.changes.proceed(member, "10.0.0.1", [7000 + member.rank, 7100 + member.rank])
+    carry_out(jobs)
+    assert job.state is JobState.running
+    assert set(job.switches) == {"c", stays}
+    for member in members:
+        jobs.leave(member)
+    carry_out(jobs)
+    assert (jobs.table.jobs(), free(jobs)) == ([], 192)
