@@ -11,6 +11,7 @@ import pytest
 
 from tests.native import building
 from tests.native.building import NATIVE, ROOT, Unit
+from tests.native.simulation.build import build as build_simulation
 from tests.seeds import seed_of_this_run
 from worker_lib._native import LoopBench
 
@@ -47,3 +48,18 @@ def test_every_loop_gives_the_same_bits(tmp_path: Path, monkeypatch: pytest.Monk
     for index, (digest, name) in enumerate(there):
         for level, its_name in enumerate(LoopBench.levels):
             assert int(digest, 16) == here.digest(index, level), f"{name}, {its_name}"
+
+
+@pytest.mark.long  # compiles engine and switch twice
+def test_whole_jobs_send_the_same_packets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines and switches in virtual time: the hash is of every packet and its time."""
+    seed = seed_of_this_run()
+    words = [str(seed), "40"]
+    program = build_simulation(tmp_path / "here")
+    here = subprocess.run([program, *words], capture_output=True, text=True, check=True).stdout
+    monkeypatch.setenv("CXX", f"{_COMPILER} -static")
+    program = build_simulation(tmp_path / "there")
+    there = subprocess.run([_RUN, program, *words], capture_output=True, text=True, check=True).stdout
+    without_time = [[line for line in out.splitlines() if "seconds " not in line] for out in (here, there)]
+    assert without_time[0] == without_time[1]
+    assert any(line.startswith("hash ") for line in without_time[0])

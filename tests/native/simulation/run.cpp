@@ -92,12 +92,23 @@ double draw_value(Random& random, int spread) {
   return random.chance(0.5) ? value : -value;
 }
 
+// Not by _Float16, which not every compiler has. Of the bits of a float that float16 holds exactly, and that is no subnormal there.
+uint16_t half_of(uint32_t bits) {
+  const uint32_t magnitude = bits & 0x7FFFFFFF;
+  return static_cast<uint16_t>((bits >> 16 & 0x8000) | (magnitude ? (magnitude >> 13) - (112 << 10) : 0));
+}
+
+double value_of_half(uint16_t half) {
+  const int field = half >> 10 & 31, mantissa = half & 0x3FF;
+  const double value = field ? std::ldexp(1024 + mantissa, field - 25) : std::ldexp(mantissa, -24);
+  return half & 0x8000 ? -value : value;
+}
+
 void store_value(DType dtype, uint8_t* at, double value) {
   const float single = static_cast<float>(value);
-  const _Float16 half = static_cast<_Float16>(value);
   uint32_t bits;
   std::memcpy(&bits, &single, 4);
-  const uint16_t top = static_cast<uint16_t>(bits >> 16);
+  const uint16_t half = half_of(bits), top = static_cast<uint16_t>(bits >> 16);
   if (dtype == DType::f64) std::memcpy(at, &value, 8);
   if (dtype == DType::f32) std::memcpy(at, &single, 4);
   if (dtype == DType::f16) std::memcpy(at, &half, 2);
@@ -107,11 +118,10 @@ void store_value(DType dtype, uint8_t* at, double value) {
 double load_value(DType dtype, const uint8_t* at) {
   double value = 0;
   float single = 0;
-  _Float16 half = 0;
-  uint16_t top = 0;
+  uint16_t half = 0, top = 0;
   if (dtype == DType::f64) return std::memcpy(&value, at, 8), value;
   if (dtype == DType::f32) return std::memcpy(&single, at, 4), static_cast<double>(single);
-  if (dtype == DType::f16) return std::memcpy(&half, at, 2), static_cast<double>(half);
+  if (dtype == DType::f16) return std::memcpy(&half, at, 2), value_of_half(half);
   std::memcpy(&top, at, 2);
   const uint32_t bits = uint32_t{top} << 16;
   std::memcpy(&single, &bits, 4);
