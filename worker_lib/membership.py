@@ -306,6 +306,9 @@ class MembershipStateMachine:
             reasons.setdefault(self._lost.get(place, ""), []).append(place)
         parts = []
         for why, places in reasons.items():
+            if self._left.keys() >= set(places):
+                parts.append(f"{generation.called(places)} left the job in order")
+                continue
             were = "was" if len(places) == 1 else "were"
             parts.append(f"{generation.called(places)} {were} lost{f': {why}' if why else ''}")
         return "; ".join(parts)

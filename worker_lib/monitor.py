@@ -55,6 +55,7 @@ _FIRST_PAUSE: Final = 0.05  # seconds between two attempts to attach; doubled up
 _LAST_PAUSE: Final = 0.25
 _PORT_CHECK: Final = 0.05  # seconds between checks of the switch's port meanwhile
 _END_SECONDS: Final = 5.0  # for the threads to end
+_LEFT_CHECK: Final = 0.002  # seconds between looks at a change that a thread waits for
 _TEMPORARY: Final = ("stopping", "switch")  # codes of refusals that may pass
 _monitors: Final[weakref.WeakSet[MembershipMonitor]] = weakref.WeakSet()
 
@@ -174,6 +175,28 @@ class MembershipMonitor:
         event = {"event": "failover", "job": job, "stripe": stripe}
         self._events.put((self._stream_number, event))
         self._wake()
+
+    def go_on_without_left(self) -> bool:
+        """In a job that shrinks, has its members go on without ranks that have left; returns False in others.
+
+        From any thread. A call needs what these ranks would have contributed: to this member they are lost.
+        """
+        if self.member.on_loss != "shrink":
+            return False
+        with self.lock:
+            places = self.generations[-1].places
+            gone = [] if self.left is None else [places[rank] for rank in self.left.ranks]
+        self._events.put((self._stream_number, {"event": "lost", "ranks": gone, "why": ""}))
+        self._wake()
+        return True
+
+    def await_change(self, generation: int, seconds: float) -> Loss | None:
+        """Waits for the loss that ends a generation, at most so long; returns None if none comes."""
+        until = self.runtime.monotonic() + seconds
+        while (loss := self.losses.get(generation)) is None and self.over is None:
+            if self.runtime.monotonic() >= until or self._closing.wait(_LEFT_CHECK):
+                break
+        return loss
 
     def wrong(self, damage: int) -> str:
         """Says of which switch, packet and slot a RESULT was wrong."""

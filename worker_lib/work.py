@@ -276,6 +276,9 @@ class Work:
             ):
                 # A rank has left without waiting for this collective, perhaps before its packets were there.
                 # If it did so because the switch is gone, the port has refused a packet by now.
+                if state.monitor.go_on_without_left():
+                    silent = 0
+                    continue
                 error = self._damaged(left)
                 state.break_off(left.text)
                 raise error or state.with_record(left.error(self.called()))
@@ -367,8 +370,14 @@ class Work:
         if status == TIMEOUT:
             return self._timed_out(native, self._seconds, f"{name} timed out")
         if status == LOST and monitor is not None:
-            loss = monitor.losses.get(native.generation) or monitor.left
-            if loss is monitor.left and state.broken is None and (damaged := self._damaged(loss)) is not None:
+            with monitor.lock:
+                loss, left = monitor.losses.get(native.generation), monitor.left
+            if loss is None and left is not None and monitor.go_on_without_left():
+                loss = monitor.await_change(native.generation, self._seconds)
+                if loss is None and monitor.over is not None:
+                    return state.with_record(state.over_error(f"{name} on rank {state.rank}"))
+            loss = loss or left
+            if loss is left and state.broken is None and (damaged := self._damaged(loss)) is not None:
                 return damaged
             if loss is not None:
                 return state.with_record(state.loss_error(loss, f"{name} on rank {state.rank}"))

@@ -70,7 +70,7 @@ _RULES: Final[dict[str, tuple[int, Bounds, Callable[[], Rules]]]] = {
         3, Bounds(1), _changes(("and needed <= change.completed.keys()", "and change.completed")),
     ),
     "least-number-decides": (
-        3, Bounds(1), _changes(("max(change.completed.values())", "min(change.completed.values())")),
+        3, Bounds(1), _changes(("max(counts)", "min(counts)")),
     ),
     "progress-asked-again-begins-a-change": (
         3, Bounds(1, repeats=1),
@@ -93,6 +93,7 @@ _RULES: Final[dict[str, tuple[int, Bounds, Callable[[], Rules]]]] = {
             "elif False:\n            # The next generation, which includes them,",
         )),
     ),
+    "needed-rank-that-left-stays": (2, Bounds(leaves=1), _changes(("self._leave_behind(job)", "pass"))),
     "leave-counts-in-the-next-generation": (
         3, Bounds(1, leaves=1), _book(("begun = completed = 0  #", "pass  #")),
     ),

@@ -127,11 +127,7 @@ class Membership:
         return all(
             member.phase is Phase.run
             and not (member.wanted or member.events)
-            and (
-                not waiting
-                if self._alone(member)
-                else self._completed(member) >= min(self.collectives, member.fail_from)
-            )
+            and (not waiting if self._alone(member) else self._completed(member) >= self.collectives)
             for member in state.members
             if member.life is Life.joined
         )
@@ -284,9 +280,13 @@ class Membership:
                 f"worker {place} freezes with {said} collectives",
                 self._call(_with(state, place, moved), "progress", place, self._token(member), said),
             )
-        if self._cannot_complete(state, place):
-            failed = member._replace(fail_from=self._completed(member))
-            yield f"worker {place} waits no longer", _with(state, place, failed)
+        if self._needs_left(state, place):
+            gone = tuple(other for other in self.places if state.members[other].life is Life.left)
+            event = (("event", "lost"), ("ranks", gone), ("why", ""))
+            machine, effect = self.machines.event(member.machine, event)
+            if effect is not None:  # not yet
+                moved = member._replace(machine=machine, wanted=True)
+                yield f"worker {place} needs a rank that has left", _with(state, place, moved)
         if member.phase in (Phase.progress, Phase.proceed) and state.bounds.repeats:
             again = member._replace(phase=Phase.run, wanted=True, answer=None)
             bounds = state.bounds._replace(repeats=state.bounds.repeats - 1)
@@ -318,13 +318,14 @@ class Membership:
                 raise Wrong(f"the session of worker {place} ends: {cause}")
         return _with(state, place, moved)
 
-    def _cannot_complete(self, state: State, place: int) -> bool:
-        """True if a member that has left in the middle of a collective never sent what it needs."""
+    def _needs_left(self, state: State, place: int) -> bool:
+        """True if a member calls a collective of which one that has left never sent what it needs."""
         member = state.members[place]
         first = self._completed(member)
         return (
             member.phase is Phase.run
-            and member.sure <= first < min(member.fail_from, self.collectives)
+            and not self._alone(member)
+            and member.sure <= first < self.collectives
             and any(
                 other.life is Life.left and (other.job != member.job or other.sent <= member.base)
                 for other in map(state.members.__getitem__, self.admissions[member.admission].places)

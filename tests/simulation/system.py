@@ -217,7 +217,7 @@ class System:
             except WorkerLostError as error:
                 if worker.raises:
                     raise _Raised from None
-                if not plan.shrink or "Connect again" in str(error):  # after a leave in order
+                if not plan.shrink:
                     raise
                 self.note(f"{worker.name}: {error}")
                 worker.losses += 1

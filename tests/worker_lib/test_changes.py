@@ -132,6 +132,43 @@ def test_a_rank_that_left_in_order_is_named_to_who_needs_it(host: EmbeddedContro
     together(host.url, 3, call)
 
 
+def test_others_go_on_without_a_rank_that_left_in_order_and_that_they_need(host: EmbeddedController) -> None:
+    def call(session: Session) -> tuple[str, int]:
+        assert sum_of(session) == 0b111
+        if session.rank == 1:
+            return "", 0
+        with pytest.raises(WorkerLostError) as caught:
+            sum_of(session)
+        assert caught.value.ranks == (1,)
+        assert session.world_size == 2
+        return str(caught.value), sum_of(session)
+
+    first, left, last = try_together(host.url, 3, call, on_loss="shrink")
+    assert left.get() == ("", 0)
+    for outcome in (first, last):
+        said, total = outcome.get()
+        assert said.startswith("rank 1 left the job in order; allreduce(")
+        assert "goes on with 2 ranks" in said
+        assert total == 0b101
+
+
+def test_the_last_rank_goes_on_alone_after_all_others_have_left(host: EmbeddedController) -> None:
+    """Several of its calls have begun then, and nobody waits for one of them."""
+
+    def call(session: Session) -> int:
+        assert sum_of(session) == 0b11
+        if session.rank == 1:
+            return 0
+        works = [session.allreduce_async(np.ones(100, I32)) for _ in range(3)]
+        for work in works[1:]:
+            with pytest.raises(WorkerLostError, match="rank 1 left the job in order"):
+                work.wait()
+        assert (session.rank, session.world_size) == (0, 1)
+        return sum_of(session)
+
+    assert together(host.url, 2, call, on_loss="shrink") == [1, 0]
+
+
 def test_others_go_on_without_a_rank_that_an_exception_ended(host: EmbeddedController) -> None:
     def call(session: Session) -> tuple[str, int]:
         assert sum_of(session) == 7

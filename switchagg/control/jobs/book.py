@@ -41,7 +41,7 @@ from switchagg.control.jobs.failovers import Failovers
 from switchagg.control.jobs.job import UNOPENED, Change, ChangeReason, Generation, Job, Member, list_ranks
 from switchagg.control.jobs.job_table import JobTable
 from switchagg.control.jobs.lifecycle import JobLifecycle
-from switchagg.control.jobs.membership_changes import MembershipChanges, check_address_free
+from switchagg.control.jobs.membership_changes import MembershipChanges, check_address_free, lost_event
 from switchagg.control.jobs.quotas import Quotas
 from switchagg.control.jobs.records import (
     EventKind,
@@ -275,7 +275,7 @@ class JobBook:
                     left = _left_event(job.members[rank], generation.known_as)
                     self._effects.add(SendEvent(member, left))
                 if job.change is not None and (why := job.change.lost.get(rank)) is not None:
-                    self._effects.add(SendEvent(member, _lost_event(job, generation.known_as, [rank], why)))
+                    self._effects.add(SendEvent(member, lost_event(job, generation.known_as, [rank], why)))
         self.changes.remind(job)
         self.failovers.remind(member)
 
@@ -371,14 +371,14 @@ class JobBook:
         for member in lost:
             member.why = why
             if member.admission is not None:
-                self._effects.add(SendEvent(member, _lost_event(job, there, [member.rank], why)))
+                self._effects.add(SendEvent(member, lost_event(job, there, [member.rank], why)))
             self._lifecycle.end_member(member, MemberState.lost)
             text = f"rank {member.rank} of job {job.name!r} is lost: {why}"
             self._effects.log(EventKind.lost, text, job, rank=member.rank)
         if self._lifecycle.end_if_empty(job) or job.state is JobState.failed:
             return
         ranks = sorted(member.rank for member in lost)
-        event = _lost_event(job, there, ranks, why)
+        event = lost_event(job, there, ranks, why)
         if job.on_loss is OnLoss.fail:
             self._lifecycle.fail(job, f"{list_ranks(ranks, ' is', ' are')} lost: {why}", event)
         else:
@@ -574,10 +574,6 @@ def _left_event(member: Member, job_id: int) -> dict[str, object]:
     counts = {"begun": [member.begun], "completed": [member.completed]}
     event: dict[str, object] = {"event": "left", "ranks": [member.rank], **counts, "job": job_id}
     return event | {"why": member.why} if member.why else event
-
-
-def _lost_event(job: Job, job_id: int, ranks: list[int], why: str) -> dict[str, object]:
-    return {"event": "lost", "ranks": ranks, "why": why, "on_loss": job.on_loss.value, "job": job_id}
 
 
 def joinable(jobs: Sequence[Job], name: str, request: JoinRequest) -> Job | None:

@@ -25,7 +25,14 @@ from switchagg.control.jobs.candidates import CandidateFinder
 from switchagg.control.jobs.effects import AnswerStep, ChangeStep, Effects, Fence, SendEvent
 from switchagg.control.jobs.job import Change, ChangeReason, Job, Member, Placement, list_ranks
 from switchagg.control.jobs.lifecycle import JobLifecycle
-from switchagg.control.jobs.records import EventKind, JobState, MemberState, SwitchState, checked_address
+from switchagg.control.jobs.records import (
+    EventKind,
+    JobState,
+    MemberState,
+    OnLoss,
+    SwitchState,
+    checked_address,
+)
 from switchagg.control.jobs.switch_pool import SwitchPool
 from switchagg.errors import AdmissionError
 
@@ -87,6 +94,8 @@ class MembershipChanges:
             # The answer to its `proceed` was lost. It has completed all that it had to before it called that.
             self._effects.add(AnswerStep(member, ChangeStep.progress, completed))
             return
+        if job.change is None or not job.change.begun:
+            self._leave_behind(job)
         if job.change is None:
             # It paused for a change that this controller does not know any more, or not yet.
             job.change = Change(ChangeReason.move, f"rank {member.rank} has paused")
@@ -174,6 +183,17 @@ class MembershipChanges:
         self._effects.save(job)
         self.advance(job)
 
+    def _leave_behind(self, job: Job) -> None:
+        """Has a job that shrinks go on without ranks that have left, since a member has paused.
+
+        It needs what they would have contributed, or no pause could be asked of all any more.
+        """
+        gone = _left(job)
+        if gone and job.on_loss is OnLoss.shrink:
+            why = "it left the job in order"
+            self._effects.send_all(job, lost_event(job, job.id, [member.rank for member in gone], why))
+            self.shrink(job, gone, why)
+
     def begin_if_wanted(self, job: Job) -> None:
         """Begins a change that lets returning ranks in, or moves the job off a switch that is drained."""
         if job.state is not JobState.running or job.change is not None or job.placement is None:
@@ -217,7 +237,8 @@ class MembershipChanges:
             return
         needed = _admitted(job)
         if change.complete_to is None and needed <= change.completed.keys():
-            change.complete_to = max(change.completed.values())
+            counts = [*change.completed.values(), *(each.completed or 0 for each in _left(job))]
+            change.complete_to = max(counts)
             self._effects.save(job)
             if self.fail_if_stranded(job):
                 return
@@ -318,6 +339,17 @@ class MembershipChanges:
         else:
             what = f"goes on with ranks {', '.join(map(str, generation.places))}"
         self._effects.log(_KINDS[change.reason], f"job {job.name!r} {what}: {change.why}", job)
+
+
+def lost_event(job: Job, job_id: int, ranks: list[int], why: str) -> dict[str, object]:
+    """The event that tells members of lost ranks."""
+    return {"event": "lost", "ranks": ranks, "why": why, "on_loss": job.on_loss.value, "job": job_id}
+
+
+def _left(job: Job) -> list[Member]:
+    """The members of a job's generation that have left."""
+    places = job.generation.places if job.generation is not None and job.generation.open else ()
+    return [job.members[rank] for rank in places if job.members[rank].state is MemberState.left]
 
 
 def _admitted(job: Job) -> set[int]:

@@ -57,6 +57,38 @@ def change(jobs: JobBook, members: list[Member], completed: int = 5) -> list[Any
     return done + carry_out(jobs)
 
 
+def test_others_go_on_without_a_rank_that_has_left_as_soon_as_one_needs_it() -> None:
+    jobs = book()
+    zero, one, two = run(jobs, world_size=3, **SHRINK)
+    first_id = zero.job.id
+    jobs.leave(one, begun=8, completed=8)
+    done = jobs.poll()
+    assert [event["event"] for event in told(done, zero)] == ["left"]
+    assert zero.job.change is None  # nobody needs it yet
+    jobs.changes.progress(zero, 6)
+    done = jobs.poll()
+    assert [(event["event"], event["ranks"], event["job"]) for event in told(done, two)] == [
+        ("lost", [1], first_id)
+    ]
+    jobs.changes.progress(two, 7)
+    # All complete what was complete at the one that has left.
+    assert {rank: answer.complete_to for rank, answer in answers(jobs.poll()).items()} == {0: 8, 2: 8}
+    for member in (zero, two):
+        proceed(jobs, member)
+    carry_out(jobs)
+    assert zero.admission is not None
+    assert (zero.admission.places, zero.admission.lost) == ((0, 2), ((1, "it left the job in order"),))
+
+
+def test_a_job_that_does_not_shrink_waits_for_a_pause_also_of_a_rank_that_has_left() -> None:
+    jobs = book()
+    zero, one, two = run(jobs, world_size=3)
+    jobs.leave(one, begun=8, completed=8)
+    jobs.poll()
+    jobs.changes.progress(zero, 6)
+    assert told(jobs.poll(), two) == []
+
+
 def test_a_lost_rank_is_shut_out_and_the_others_go_on() -> None:
     jobs = book()
     zero, one, two = run(jobs, world_size=3, **SHRINK)
