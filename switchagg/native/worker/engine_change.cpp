@@ -234,7 +234,7 @@ void Engine::make_seal(const Collective& exchange) {
 
 // No thread drives any more.
 void Engine::wipe_keys() {
-  explicit_bzero(secret_.data(), secret_.size());
+  if (!secret_.empty()) explicit_bzero(secret_.data(), secret_.size());
   sealed_check_.reset();
   seal_.reset();
 }
