@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import socket
+from contextlib import suppress
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, ip_address
 from typing import Final
 
@@ -71,6 +72,8 @@ def resolve(name: str) -> str:
 
     Raises `OSError` or `UnicodeError` if there is none.
     """
+    with suppress(ValueError):
+        return str(ip_address(name))
     found = [str(each[4][0]) for each in socket.getaddrinfo(name, None, type=socket.SOCK_DGRAM)]
     return min(found, key=lambda address: ":" in address)
 

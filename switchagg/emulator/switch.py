@@ -224,7 +224,7 @@ class Switch(SoftwareSwitch):
 
         Raises `UsageError` where the id is in use, or the range leaves the capacity or overlaps another job.
         """
-        at = self.address[0]
+        at = self._bind[0]
         for ip in [each.ip for each in job.workers] + ([job.parent.ip] if job.parent else []):
             if not exchanges(at, ip):
                 raise UsageError(f"job {job.job}: {ip} exchanges no packets with the switch at {at}")

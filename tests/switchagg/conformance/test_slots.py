@@ -563,7 +563,7 @@ def test_what_a_job_entry_refuses(change: dict[str, object], message: str) -> No
 
 
 @pytest.mark.parametrize(
-    "change", [{"bit": 32}, {"port": 0}, {"token": -1}, {"ip": "worker1"}, {"ip": "::1"}]
+    "change", [{"bit": 32}, {"port": 0}, {"token": -1}, {"ip": "worker1"}, {"ip": "fe80::1%lo"}]
 )
 def test_what_a_worker_entry_refuses(change: dict[str, object]) -> None:
     with pytest.raises(UsageError, match=f"{next(iter(change))} is"):
