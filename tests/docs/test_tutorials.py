@@ -1,6 +1,6 @@
 """The tutorials, block by block, each in one folder: files are written, commands run, output is compared.
 
-A page runs up to its line `<!-- long -->`, and in `make test-long` to its end.
+A page runs up to its line `<!-- long -->`, and in `make test-long` to its end; two pages run there only.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ LONG = "<!-- long -->\n"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 BINARIES = Path(sys.executable).parent
 MODULES = {"first-hour": "lark", "rack": "finsy", "pytorch-job": "torch", "p4-change": "lark"}
+SLOW = ("p4-change", "pytorch-job")
 PROGRAMS = {"pytorch-job": "git", "p4-change": "git"}
 
 
@@ -92,7 +93,9 @@ def _follow(page: str, text: str, folder: Path) -> None:
             )
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=[pytest.mark.long] if page in SLOW else []) for page in PAGES]
+)
 def test_every_block(page: str, tmp_path: Path) -> None:
     _follow(page, PAGES[page].partition(LONG)[0], tmp_path)
 
