@@ -67,6 +67,14 @@ def exchanges(at: str, other: str) -> bool:
     return at == ANY_IPV6 or (":" in at) == (":" in other)
 
 
+def is_loopback(host: str) -> bool:
+    """Returns whether only this computer reaches what listens there."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def resolve(name: str) -> str:
     """Returns the first IPv4 address of a name, or the first IPv6 one if it has none; of an address, itself.
 

@@ -234,11 +234,8 @@ def _join(
             socks,
             member,
             transport,
-            lambda at: _native.Engine(
-                socks[0].native, at[0], check, secret.show(),
-                [(sock.native, each) for sock, each in zip(socks[1:], at[1:], strict=True)],
-            ),
-        )  # fmt: skip
+            lambda ways: _native.Engine(*ways[0], check, secret.show(), ways[1:]),
+        )
         monitor = MembershipMonitor(
             engine, member, transport=transport, used=used, address=own, runtime=runtime
         )

@@ -43,7 +43,7 @@ from worker_lib.membership import (
     SetPolicy,
     failure,
 )
-from worker_lib.transport import BoundSocket, bind, start_engine
+from worker_lib.transport import BoundSocket, Way, bind, start_engine
 
 if TYPE_CHECKING:
     from worker_lib.join import Membership
@@ -453,9 +453,9 @@ class MembershipMonitor:
         both = enumerate(zip(self.member.parts, new.parts, strict=True))
         moved = [stripe for stripe, (before, now) in both if before.job != now.job]
 
-        def start(socks: list[_native.Socket], at: list[_native.Admission]) -> None:
+        def start(ways: list[Way]) -> None:
             for i in moved:
-                self._engine.move(socks[i], at[i], new.parts[i].first_packet, i, i != moved[-1])
+                self._engine.move(*ways[i], new.parts[i].first_packet, i, i != moved[-1])
 
         with self.lock:
             used = self._start_on(new, start)
@@ -473,29 +473,21 @@ class MembershipMonitor:
             self.policies.append(new.policy)
             if loss is not None:
                 self.losses[len(self.generations) - 2] = self.owed = loss
-            used = self._start_on(
-                new,
-                lambda socks, at: self._engine.resume(
-                    socks[0], at[0], loss is not None, list(zip(socks[1:], at[1:], strict=True))
-                ),
-            )
+            used = self._start_on(new, lambda ways: self._engine.resume(*ways[0], loss is not None, ways[1:]))
         self._go_on(used)
 
-    def _start_on(
-        self, new: Membership, start: Callable[[list[_native.Socket], list[_native.Admission]], object]
-    ) -> str | None:
+    def _start_on(self, new: Membership, start: Callable[[list[Way]], object]) -> str | None:
         """Starts the engine again, with the lock held. Returns the transport; None if the session is over."""
         socks, self._offer = self._offer, []
         self.member = new
-        natives = [sock.native for sock in socks]
         try:
-            return start_engine(socks, new, self._asked, lambda at: start(natives, at))[1]
+            return start_engine(socks, new, self._asked, start)[1]
         except (SwitchError, ValueError) as error:
             self.over = Gone(str(error))
             return None
         finally:
-            for native in natives:
-                native.close()  # does nothing once the engine has it
+            for sock in socks:
+                sock.native.close()  # does nothing once the engine has it
 
     def _go_on(self, used: str | None) -> None:
         if self.over is not None:

@@ -20,7 +20,7 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from switchagg.addresses import parse_address, show_address
 from switchagg.computer import memory_identity
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from worker_lib.join import Membership
 
 T = TypeVar("T")
+Way = tuple[_native.Socket, _native.Admission]
+"""To a switch: a socket, and the engine's admission there."""
 TRANSPORTS: Final = ("auto", "shm", "slots", "udp", "xdp", "dpdk")
 RECEIVE_BUFFER: Final = 8 << 20
 # The kernel accounts more than a packet's payload against a socket's buffer.
@@ -58,13 +60,12 @@ def checked_stripes(given: int | None, transport: str) -> int:
 
     Raises `UsageError` for a number that cannot be, or a transport that reaches one switch only.
     """
-    name, value = "stripes", given
+    name, value = "stripes", cast(object, given)
     if given is None:
         name, text = "SWITCHAGG_STRIPES", os.environ.get("SWITCHAGG_STRIPES") or "1"
-        value = int(text) if text.isascii() and text.isdigit() else None
+        value = int(text) if text.isascii() and text.isdigit() else text
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_STRIPES:
-        shown = repr(given) if given is not None else repr(os.environ.get("SWITCHAGG_STRIPES"))
-        raise UsageError(f"{name} is {shown}; accepted: 1 to {MAX_STRIPES}")
+        raise UsageError(f"{name} is {value!r}; accepted: 1 to {MAX_STRIPES}")
     if value > 1 and transport not in ("auto", "udp"):
         raise UsageError(
             f"{name} is {value} and the transport {transport!r}; accepted with it: 'auto', 'udp'"
@@ -76,7 +77,7 @@ def start_engine(
     socks: Sequence[BoundSocket],
     member: Membership,
     transport: str,
-    start: Callable[[list[_native.Admission]], T],
+    start: Callable[[list[Way]], T],
 ) -> tuple[T, str]:
     """Makes an engine, or lets a frozen one go on in a new generation.
 
@@ -84,7 +85,7 @@ def start_engine(
         socks: the sockets whose addresses the controller was told, by stripe.
         member: the admission that the controller gave.
         transport: one of `TRANSPORTS`.
-        start: does it, with an engine's admissions for one transport or the other, by stripe.
+        start: does it, with sockets and an engine's admissions for one transport or the other, by stripe.
 
     Returns:
         What `start` returns, and the transport that is used: "shm", "slots", "udp", "xdp" or "dpdk".
@@ -98,7 +99,8 @@ def start_engine(
     if transport in ("auto", "shm", "slots") and member.switch_link:
         try:
             used = "slots" if member.shared else "shm"
-            return start([_admission(member, member.slots, member.switch_link, shared=member.shared)]), used
+            at = _admission(member, member.slots, member.switch_link, shared=member.shared)
+            return start([(sock.native, at)]), used
         except OSError as error:
             if transport != "auto":
                 raise SwitchError(
@@ -113,21 +115,21 @@ def start_engine(
     if transport == "xdp":
         try:
             sock.native.use_xdp()
-            return start([_admission(member, window_limit(member, sock.native.receive_buffer), "")]), "xdp"
+            return start([_by_packets(member, sock)]), "xdp"
         except OSError as error:
             sock.native.use_udp()
             why = xdp_refusal(error)
             warnings.warn(f"packets go by UDP, for AF_XDP does not work here: {why}", stacklevel=2)
     used = "dpdk" if transport == "dpdk" else "udp"
     try:
-        return start(
-            [
-                _admission(part, window_limit(part, each.native.receive_buffer), "")
-                for part, each in zip(member.parts, socks, strict=True)
-            ]
-        ), used
+        ways = [_by_packets(*each) for each in zip(member.parts, socks, strict=True)]
+        return start(ways), used
     except OSError as error:
         raise SwitchError(f"no route to the switch at {_switch(member)}: {error.strerror}") from error
+
+
+def _by_packets(member: Membership, sock: BoundSocket) -> Way:
+    return sock.native, _admission(member, window_limit(member, sock.native.receive_buffer), "")
 
 
 def _switch(member: Membership) -> str:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from switchagg.addresses import parse_host_port, resolve, show_address
+from switchagg.addresses import is_loopback, parse_host_port, resolve, show_address
 from switchagg.cli.logs import FORMATS, LEVELS, log_to_stderr
 from switchagg.cli.options import REPEATABLE, chosen, extras
 from switchagg.errors import UsageError
@@ -66,7 +66,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serves until told to stop. Raises `UsageError` and `SwitchError` where it cannot start."""
-    from switchagg.control.http.server import TlsFiles, is_loopback
+    from switchagg.control.http.server import TlsFiles
     from switchagg.control.switch_specs import wiring
 
     configuration = _configuration(args)
@@ -172,7 +172,6 @@ def _open(
 
 
 def _warnings(state: Path | None, tls: bool, host: str, drivers: list[SwitchDriver]) -> Iterator[str]:
-    from switchagg.control.http.server import is_loopback
 
     if state is None:
         yield "nothing survives a restart of this controller: give --state DIR"

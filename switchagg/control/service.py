@@ -6,8 +6,9 @@ import asyncio
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
+from switchagg.addresses import is_loopback
 from switchagg.control.heartbeats import HeartbeatSocket
-from switchagg.control.http.server import HttpServer, TlsFiles, is_loopback
+from switchagg.control.http.server import HttpServer, TlsFiles
 from switchagg.errors import SwitchError
 
 if TYPE_CHECKING:

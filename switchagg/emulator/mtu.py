@@ -11,6 +11,7 @@ from ipaddress import IPv6Address
 from pathlib import Path
 from typing import Final
 
+from switchagg.addresses import is_loopback
 from switchagg.wire.header import max_words
 
 LOOPBACK_WORDS: Final = 16_000  # the loopback interface takes any datagram
@@ -61,6 +62,6 @@ def _ask(request: int, name: str) -> bytes:
 
 def words_at(address: str) -> int:
     """Returns the largest K that fits the packets of the interface with this address."""
-    if address.startswith("127.") or address == "::1":
+    if is_loopback(address):
         return LOOPBACK_WORDS
     return max_words(interface_mtu(address), ipv6=":" in address)

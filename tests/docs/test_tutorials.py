@@ -5,7 +5,6 @@ A page runs up to its line `<!-- long -->`, and in `make test-long` to its end; 
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import os
 import re
@@ -16,9 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from switchagg.errors import UsageError
-from switchagg.topo import mininet_module
-from tests.switchagg.control.drivers.rack import ALONE, has_namespaces
+from tests.mininet_topos.available import why_no_networks
+from tests.switchagg.control.drivers.rack import ALONE
 
 REPOSITORY = Path(__file__).parents[2]
 PAGES = {path.stem: path.read_text() for path in sorted((REPOSITORY / "docs" / "tutorials").glob("*.md"))}
@@ -30,17 +28,6 @@ SLOW = ("p4-change", "pytorch-job")
 PROGRAMS = {"pytorch-job": "git", "p4-change": "git"}
 
 
-@functools.cache
-def _no_mininet() -> str:
-    if not has_namespaces():
-        return "no network namespaces with bridges here (unshare, nsenter, ip, ethtool)"
-    try:
-        mininet_module.load()
-    except UsageError as error:
-        return str(error)
-    return ""
-
-
 def _skip_without_what_it_needs(page: str) -> None:
     if not (BINARIES / "switchagg").exists():
         pytest.skip("switchagg is not installed beside this Python")
@@ -48,8 +35,8 @@ def _skip_without_what_it_needs(page: str) -> None:
         pytest.skip(f"{MODULES[page]} is not installed here")
     if page in PROGRAMS and shutil.which(PROGRAMS[page]) is None:
         pytest.skip(f"{PROGRAMS[page]} is not on PATH")
-    if page == "rack" and _no_mininet():
-        pytest.skip(_no_mininet())
+    if page == "rack" and why_no_networks():
+        pytest.skip(why_no_networks())
 
 
 def _follow(page: str, text: str, folder: Path) -> None:

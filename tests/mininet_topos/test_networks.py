@@ -10,23 +10,11 @@ import pytest
 
 pytest.importorskip("finsy", reason='needs the extra: pip install "switchagg[p4runtime]"')
 
-from switchagg.errors import UsageError
-from switchagg.topo import mininet_module
+from tests.mininet_topos.available import why_no_networks
 from tests.seeds import seed_of_this_run
-from tests.switchagg.control.drivers.rack import has_namespaces, in_namespace
+from tests.switchagg.control.drivers.rack import in_namespace
 
-
-def _why_not() -> str:
-    if not has_namespaces():
-        return "no network namespaces with bridges here (unshare, nsenter, ip, ethtool)"
-    try:
-        mininet_module.load()
-    except UsageError as error:
-        return str(error)
-    return ""
-
-
-pytestmark = pytest.mark.skipif(bool(_why_not()), reason=_why_not())
+pytestmark = pytest.mark.skipif(bool(why_no_networks()), reason=why_no_networks())
 SCENARIOS = "tests.mininet_topos.scenarios"
 
 

@@ -11,9 +11,7 @@ from pathlib import Path
 import pytest
 
 from switchagg.cli.main import main
-from switchagg.errors import UsageError
-from switchagg.topo import mininet_module
-from tests.switchagg.control.drivers.rack import has_namespaces
+from tests.mininet_topos.available import why_no_networks
 
 # These are found after the check for root and Mininet.
 CASES: list[tuple[list[str], str]] = [
@@ -66,12 +64,8 @@ def test_it_needs_root(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
 @pytest.fixture(scope="module")
 def said() -> list[tuple[int, str]]:
     """Returns status and output of each of the cases, as root without bmv2."""
-    if not has_namespaces():
-        pytest.skip("no network namespaces with bridges here (unshare, nsenter, ip, ethtool)")
-    try:
-        mininet_module.load()
-    except UsageError as error:
-        pytest.skip(str(error))
+    if why := why_no_networks():
+        pytest.skip(why)
     folders = os.environ["PATH"].split(os.pathsep)
     path = os.pathsep.join(each for each in folders if not Path(each, "simple_switch_grpc").exists())
     asked = json.dumps([words for words, _ in CASES])

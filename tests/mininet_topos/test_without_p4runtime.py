@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from switchagg.errors import UsageError
-from switchagg.topo import mininet_module
-from tests.switchagg.control.drivers.rack import ALONE, REPOSITORY, has_namespaces
+from tests.mininet_topos.available import why_no_networks
+from tests.switchagg.control.drivers.rack import ALONE, REPOSITORY
 
 _HIDE = """
 import sys
@@ -39,12 +38,8 @@ def _topo(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def _needs() -> None:
-    if not has_namespaces():
-        pytest.skip("no network namespaces with bridges here (unshare, nsenter, ip, ethtool)")
-    try:
-        mininet_module.load()
-    except UsageError as error:
-        pytest.skip(str(error))
+    if why := why_no_networks():
+        pytest.skip(why)
 
 
 def test_a_tree_of_native_switches_needs_no_p4runtime(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from typing import Any, Final
 
 import torch.distributed as dist
 
-from switchagg.addresses import local_address_towards
+from switchagg.addresses import is_loopback, local_address_towards
 from switchagg.computer import network_identity
 from switchagg.errors import NetworkError, SwitchAggError, SwitchError, UsageError
 from worker_lib.connect import connect
@@ -317,4 +317,4 @@ def _own_address(store: Any) -> str:
         address = local_address_towards(there, tcp.port if tcp else 9)
     except NetworkError:
         return ""
-    return "" if address.startswith("127.") or address == "::1" else address
+    return "" if is_loopback(address) else address

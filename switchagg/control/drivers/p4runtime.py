@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
+from switchagg.addresses import is_loopback
 from switchagg.errors import SwitchAggError, SwitchError, UsageError
 from switchagg.p4program import frames as p4_frames
 from switchagg.p4runtime.client import pipeline as p4rt_pipeline
@@ -102,7 +103,7 @@ class P4RuntimeDriver:
     @property
     def warnings(self) -> list[str]:
         host = self._spec.server.rpartition(":")[0].strip("[]")
-        if self._spec.tls or host in ("localhost", "::1") or host.startswith("127."):
+        if self._spec.tls or is_loopback(host):
             return []
         return [
             f"P4Runtime to switch {self.name} at {self._spec.server} is not encrypted: who can read "

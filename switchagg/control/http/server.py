@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import logging
 import socket
 import ssl
@@ -182,14 +181,6 @@ class HttpServer:
             ssl_context_factory=None if tls is None else lambda _config, _default: tls,
         )
         return Service(config)
-
-
-def is_loopback(host: str) -> bool:
-    """Returns whether only this computer reaches what listens there."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _listen(host: str, port: int) -> socket.socket:

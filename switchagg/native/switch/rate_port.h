@@ -23,6 +23,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "switchagg/native/shared/frame.h"
 #include "switchagg/native/shared/ip_address.h"
 #include "switchagg/native/switch/line_port.h"
 #include "switchagg/native/switch/concurrency.h"
@@ -74,7 +75,7 @@ class RateLine {
   // Bytes that a frame, or a UDP payload of this size, takes on an Ethernet link.
   uint64_t wire_bytes(uint32_t size, Endpoint peer) const {
     constexpr uint64_t kCheck = 4, kBetween = 8 + 12, kLeastFrame = 64;
-    const uint64_t headers = 8 + (is_ipv6(peer.ip) ? 40 : 20) + 14;
+    const uint64_t headers = kEthernetBytes + (is_ipv6(peer.ip) ? kIpv6Bytes : kIpv4Bytes) + kUdpBytes;
     return std::max(size + (settings_.frames ? 0 : headers) + kCheck, kLeastFrame) + kBetween;
   }
   Link* link_of(Endpoint peer, int64_t now);

@@ -2,32 +2,25 @@
 
 #include <cstring>
 
+#include "switchagg/native/shared/splitmix.h"
 #include "switchagg/native/shared/wire.h"
 
 namespace switchagg {
 namespace {
 
-constexpr uint64_t kStep = 0x9E3779B97F4A7C15u;  // of splitmix64
 constexpr uint64_t kPoint = 0x1D8E4E27C47D124Fu;  // at which digests are evaluated, under 2^61 - 1
 constexpr uint64_t kPrime = (uint64_t{1} << 61) - 1;
 constexpr uint32_t kPartBits = 24, kPart = (1u << kPartBits) - 1;
-
-// splitmix64's output for a state.
-uint64_t mixed(uint64_t x) {
-  x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
-  x = (x ^ x >> 27) * 0x94D049BB133111EBu;
-  return x ^ x >> 31;
-}
 
 }  // namespace
 
 // Odd weights: no change of a single word leaves the sum as it is.
 PacketCheck::PacketCheck(uint32_t words, uint32_t workers, uint64_t nonce)
-    : kernels_(choose_lane_kernels()), words_(words), workers_(workers), nonce_(mixed(nonce)), sums_(1) {
+    : kernels_(choose_lane_kernels()), words_(words), workers_(workers), nonce_(splitmix(nonce)), sums_(1) {
   sums_[0].point = kPoint;
   uint64_t state = 0;
   for (uint32_t i = 0; i < words; ++i)
-    sums_[0].weights.push_back(static_cast<int32_t>(static_cast<uint32_t>(mixed(state += kStep) >> 32) | 1u));
+    sums_[0].weights.push_back(static_cast<int32_t>(static_cast<uint32_t>(splitmix(state += kSplitMixStep) >> 32) | 1u));
   sums_[0].weights.resize(words + kWords + 1);
 }
 
@@ -52,7 +45,7 @@ PacketCheck::~PacketCheck() {
 // Packet numbers are under 2^55: times an odd number and as many ranks as there may be, two of them never give the same. Digests
 // are mixed, so that those of other ranks do not add up to this one's.
 uint64_t PacketCheck::bound(uint64_t packet_number, uint64_t digest) const {
-  return nonce_ + packet_number * kStep + mixed(digest);
+  return nonce_ + packet_number * kSplitMixStep + splitmix(digest);
 }
 
 PacketCheck::Sums PacketCheck::weighted(const uint8_t* payload, size_t first) const {

@@ -484,14 +484,15 @@ void Engine::build(Collective& c, uint64_t packet_number) {
   } else if (step.kind == Step::Kind::rest) {
     is_or = false;
   }
+  const bool sends = owner.value_or(admission_.rank) == admission_.rank;
   const bool adds = checked_ && !is_or && c.call.kind != Kind::no_op;
-  const bool padded = c.call.sealed && !is_or && owner.value_or(admission_.rank) == admission_.rank;
+  const bool padded = c.call.sealed && !is_or && sends;
   // Without its pad a packet is in no memory that a switch may read.
   uint8_t* const payload = padded ? opened_.data() : to + wire::kHeaderBytes;
   WeighedPacket weighed{adds ? check_of(c).weights(0) : nullptr};
   const bool weighs = adds && !padded && stream && stream->weighs(packet);
   if (stream) {
-    filled = owner.value_or(admission_.rank) == admission_.rank && stream->encode(packet, payload, weighs ? &weighed : nullptr);
+    filled = sends && stream->encode(packet, payload, weighs ? &weighed : nullptr);
   } else if (step.kind == Step::Kind::exponents) {
     filled = c.segments[step.segment].sequence->encode(packet, payload);
   } else if (step.kind == Step::Kind::marks) {
@@ -529,16 +530,16 @@ void Engine::build(Collective& c, uint64_t packet_number) {
 
 // Sends what has been sent before to another switch; else new packets, in order, up to the first whose stripe has no room.
 bool Engine::send_new(int64_t now) {
-  const int64_t before = clock_();
   const bool again = has_replays();
-  Collective* const c = again || sendable() == 0 ? nullptr : queue_[sending_].get();
-  if (!again && !c) return false;
+  const uint32_t ready = again ? 0 : sendable();
+  if (!again && ready == 0) return false;
+  const int64_t before = clock_();
+  Collective* const c = again ? nullptr : queue_[sending_].get();
   const bool timed = c && c->active.back().sums();
-  const uint64_t end = c ? next_packet_ + sendable() : next_packet_;
   if (c) {
     rooms_.clear();
     for (const Stripe& each : stripes_) rooms_.push_back(each.room());
-    for (; next_packet_ < end; ++next_packet_) {
+    for (const uint64_t end = next_packet_ + ready; next_packet_ < end; ++next_packet_) {
       uint32_t& room = rooms_[turn_of(next_packet_)];
       if (room == 0) break;
       --room;

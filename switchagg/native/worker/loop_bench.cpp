@@ -8,6 +8,7 @@
 
 #include "switchagg/native/shared/clock.h"
 #include "switchagg/native/shared/kernel_choice.h"
+#include "switchagg/native/shared/splitmix.h"
 
 namespace switchagg {
 namespace {
@@ -146,12 +147,6 @@ KernelSet kernels_of(size_t level) {
           *std::initializer_list<const SlotKernels*> KERNEL_SETS(slot_kernels).begin()[level]};
 }
 
-uint64_t mix(uint64_t x) {  // the finisher of SplitMix64
-  x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9;
-  x = (x ^ x >> 27) * 0x94D049BB133111EB;
-  return x ^ x >> 31;
-}
-
 uint32_t big(uint32_t word) { return std::endian::native == std::endian::little ? __builtin_bswap32(word) : word; }
 
 }  // namespace
@@ -180,7 +175,7 @@ LoopBench::LoopBench(uint64_t seed, size_t elements) : elements_(elements) {
   take(memory_.halves, elements);
   memory_.out = out_.get();
   for (size_t i = 0; i < elements; ++i) {
-    const uint64_t drawn = mix(seed + i * 0x9E3779B97F4A7C15), more = mix(drawn + 1);
+    const uint64_t drawn = splitmix(seed + i * kSplitMixStep), more = splitmix(drawn + 1);
     const int64_t sign = drawn & 1 ? -1 : 1;
     const int64_t wide = sign * static_cast<int64_t>(1 + (drawn >> 14));
     const int32_t lane = static_cast<int32_t>(sign * static_cast<int64_t>(1 + (more >> 44)));
@@ -220,7 +215,7 @@ uint64_t LoopBench::digest(size_t loop, size_t level) {
   for (size_t i = 0; i < kOut * elements_; i += 8) {
     uint64_t next;
     std::memcpy(&next, memory_.out + i, 8);
-    hash = mix(std::rotl(hash, 1) + next);
+    hash = splitmix(std::rotl(hash, 1) + next);
   }
   return hash;
 }

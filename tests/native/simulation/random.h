@@ -4,14 +4,11 @@
 
 #include <cstdint>
 
+#include "switchagg/native/shared/splitmix.h"
+
 namespace simulation {
 
-inline uint64_t mix(uint64_t x) {  // the finisher of SplitMix64
-  x += 0x9E3779B97F4A7C15;
-  x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9;
-  x = (x ^ x >> 27) * 0x94D049BB133111EB;
-  return x ^ x >> 31;
-}
+inline uint64_t mix(uint64_t x) { return switchagg::splitmix(x + switchagg::kSplitMixStep); }
 inline uint64_t mix(uint64_t a, uint64_t b) { return mix(mix(a) ^ b); }
 inline double unit(uint64_t bits) { return static_cast<double>(bits >> 11) * 0x1p-53; }  // 0 <= u < 1
 
