@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from switchagg.bench.ddp import check_training, measure
-from switchagg.errors import UsageError
+from switchagg.errors import UsageError, require
 from switchagg.report.machine import machine
 from switchagg.report.table import Cell, Table
 
@@ -29,8 +29,10 @@ class FsdpSettings:
 
     Attributes:
         workers: numbers of ranks, one group of processes each.
+        replicas: of the model, each sharded over workers / replicas ranks (HSDP).
         systems: of `SYSTEMS`; the numbers are bits a lane, "hooks" calls the session from FSDP2's custom
-            all-gather and reduce-scatter, "none" exchanges nothing and so shows what a step costs besides.
+            all-gather and reduce-scatter, and between replicas from its all-reduce hook; "none" exchanges
+            nothing and so shows what a step costs besides.
         steps: a round. repeat: timed rounds of each system, in turns. warmup: rounds before them.
         parameters: of the model, about.
         batch: samples a rank and step.
@@ -48,11 +50,16 @@ class FsdpSettings:
     parameters: int = 40_000_000
     batch: int = 16
     timeout: float = 60.0
+    replicas: int = 1
 
     def __post_init__(self) -> None:
         if not (self.workers and self.systems):
             raise UsageError("nothing to measure: name workers and systems")
         check_training(self, SYSTEMS)
+        require(self.replicas >= 1, "replicas", self.replicas, "1 and more")
+        for n in self.workers if self.replicas > 1 else ():
+            fits = n % self.replicas == 0 and n >= 2 * self.replicas
+            require(fits, "workers", n, f"multiples of {self.replicas} replicas, of 2 ranks or more each")
 
 
 @dataclass(frozen=True, slots=True)

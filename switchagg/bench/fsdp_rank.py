@@ -13,8 +13,10 @@ import socket
 import struct
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -74,6 +76,21 @@ class Session(Nothing):
 _CUSTOM: Final = {"none": Nothing, "switchagg-hooks": Session}
 
 
+def hybrid(replicas: int, make: Callable[..., Any]) -> tuple[DeviceMesh, DeviceMesh]:
+    """The mesh of replicas and the shards of each, and of it this rank's row: the shards of its replica.
+
+    Args:
+        make: `dist.new_group` with all arguments but the ranks.
+    """
+    ranks = torch.arange(dist.get_world_size()).view(replicas, -1)
+    groups = [[make(line.tolist()) for line in lines] for lines in (ranks.T, ranks)]
+    replica, shard = divmod(dist.get_rank(), ranks.shape[1])
+    own = [groups[0][shard], groups[1][replica]]
+    names = ("replicate", "shard")
+    mesh = DeviceMesh.from_group(own, "cpu", ranks, mesh_dim_names=names)
+    return mesh, mesh["shard"]
+
+
 class Trainer:
     """One system."""
 
@@ -81,7 +98,8 @@ class Trainer:
         self.system, self.settings = system, settings
         backend, _, bits = system.partition("-")
         switch = backend == "switchagg"
-        self.group: Any = dist.new_group(
+        make = partial(
+            dist.new_group,
             backend=backend if switch else "gloo",
             pg_options=Options(bits=int(bits) if bits.isdigit() else None) if switch else None,
             timeout=timedelta(seconds=settings.timeout),
@@ -89,13 +107,20 @@ class Trainer:
         torch.manual_seed(1)
         self.width = max(16, math.isqrt(settings.parameters // (8 * _LAYERS)))
         self.model = nn.Sequential(*(Layer(self.width) for _ in range(_LAYERS)))
-        mesh = DeviceMesh.from_group(self.group, "cpu")
+        if settings.replicas == 1:
+            mesh = shards = DeviceMesh.from_group(make(), "cpu")
+        else:
+            mesh, shards = hybrid(settings.replicas, make)
+        self.groups: list[Any] = mesh.get_all_groups()
+        mesh = shards if system in _CUSTOM else mesh
         for layer in (*self.model, self.model):
             fully_shard(layer, mesh=mesh)
         for module in self.model.modules() if system in _CUSTOM else ():
             if isinstance(module, FSDPModule):
                 module.set_custom_all_gather(_CUSTOM[system]())
                 module.set_custom_reduce_scatter(_CUSTOM[system]())
+                if system == "switchagg-hooks" and settings.replicas > 1:
+                    module.set_all_reduce_hook(partial(self.groups[0].session.allreduce, op="avg"))
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9)
         self.first = self.shard()
         self.draw = torch.Generator().manual_seed(100 + dist.get_rank())
@@ -144,11 +169,12 @@ class Trainer:
         }  # fmt: skip
 
     def _traffic(self) -> Any:
-        """Bytes that this process sent and received so far, of TCP and through the group's session."""
+        """Bytes that this process sent and received so far, of TCP and through its groups' sessions."""
         sent, received = tcp_bytes()
         if self.system.startswith("switchagg"):
-            stats = self.group.session.stats()
-            sent, received = sent + stats["bytes_sent"], received + stats["bytes_received"]
+            for group in self.groups:
+                stats = group.session.stats()
+                sent, received = sent + stats["bytes_sent"], received + stats["bytes_received"]
         return torch.tensor([sent, received], dtype=torch.float64)
 
 

@@ -128,7 +128,14 @@ def _add_fsdp(kinds: Any) -> argparse.ArgumentParser:
         epilog="Every system trains the same model on the same batches, in turns, in the same processes. "
         "Exit status: 0 all measured and right; 1 something failed; 2 a parameter that cannot work.",
     )
-    _add_training(parser, FsdpSettings(), SYSTEMS)
+    default = FsdpSettings()
+    _add_training(parser, default, SYSTEMS)
+    parser.add_argument(
+        "--replicas",
+        type=int,
+        default=default.replicas,
+        help="of the model: HSDP, if 2 or more (%(default)s)",
+    )
     return parser
 
 
@@ -316,7 +323,7 @@ def _fsdp(args: argparse.Namespace) -> _Outcome:
     settings = fsdp.FsdpSettings(
         workers=parse_list(args.workers, "workers", int),
         systems=parse_list(args.system, "system", str),
-        **chosen(args, "steps", "repeat", "warmup", "parameters", "batch", "timeout"),
+        **chosen(args, "steps", "repeat", "warmup", "parameters", "batch", "timeout", "replicas"),
     )
 
     with working("measuring") as say:

@@ -11,6 +11,7 @@ With every step a one is summed, which must give the number of ranks. Status 1: 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 
@@ -33,18 +34,26 @@ def main() -> int:
     if not hasattr(ProcessGroup, "reconfigure"):
         print("this PyTorch has no reconfigure: it takes 2.14 or newer", file=sys.stderr)
         return 2
+    from tests.torch_kills.training import Wrong
+
     if args.way == "torchft":
         from tests.torch_kills.replicas import Replicas as Ranks
     else:
         from tests.torch_kills.members import Members as Ranks
     seed = seed_of_this_run()
     print(f"seed {seed} (SWITCHAGG_TEST_SEED repeats it)", flush=True)
-    start = time.monotonic()
-    with Ranks(args.ranks, args.backend, seed) as ranks:
-        for number in range(args.kills):
-            line = ranks.kill_one()
-            print(f"{number + 1}: {line}", flush=True)
-        print(ranks.finish())
+    start, done = time.monotonic(), 0
+    try:
+        with Ranks(args.ranks, args.backend, seed) as ranks:
+            while done < args.kills:
+                line = ranks.kill_one()
+                done += 1
+                print(f"{done}: {line}", flush=True)
+            print(ranks.finish())
+    except Wrong as error:
+        seconds, load = time.monotonic() - start, os.getloadavg()[0]
+        print(f"stopped after {done} kills and {seconds:.0f} s, load average {load:.0f}: {error}", flush=True)
+        return 1
     print(f"{args.kills} kills in {time.monotonic() - start:.0f} s: the others went on each time")
     return 0
 

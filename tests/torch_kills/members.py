@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from dataclasses import dataclass
@@ -16,7 +17,8 @@ from switchagg.errors import SwitchAggError
 from tests.torch_kills.training import Rank, Wrong, digest, final_loss, loss_of, network, reports, train_until
 
 _SECONDS = timedelta(seconds=20)
-_CHANGE_SECONDS = timedelta(seconds=8)
+_CHANGE_SECONDS = (8.0, 16.0, 32.0)  # for a change, for one that is tried again, and once more
+_TRIES = 6  # changes in a row, after which the run stops
 _FAILED = (RuntimeError, SwitchAggError)
 
 
@@ -33,11 +35,16 @@ class Report:
 
 @dataclass(frozen=True)
 class Change:
-    """The new members, and the rank whose weights all take."""
+    """The new members, the rank whose weights all take, and the seconds in which all have to come."""
 
     uuid: int
     handles: list[str]
     source: int
+    seconds: float
+
+    def make(self) -> None:
+        """Makes these the members, on one of them."""
+        dist._reconfigure(self.uuid, self.handles, timeout=timedelta(seconds=self.seconds)).wait()
 
 
 def member(pipe: Connection, steps: Any, port: int, name: str, backend: str) -> None:
@@ -52,7 +59,7 @@ def member(pipe: Connection, steps: Any, port: int, name: str, backend: str) -> 
         while not isinstance(change := pipe.recv(), Change):
             pass  # was asked to report, and has
         try:
-            dist._reconfigure(change.uuid, change.handles, timeout=_CHANGE_SECONDS).wait()
+            change.make()
             with torch.no_grad():
                 for tensor in [step, *net.parameters()]:
                     dist.broadcast(tensor, group_src=change.source)
@@ -84,13 +91,16 @@ def _train_one(net: Any, step: torch.Tensor, *, asked: bool) -> bool:
 
 
 class Members:
-    """Some ranks, one of which is killed and replaced by `kill_one`. A context manager."""
+    """Some ranks, one of which is killed and replaced by `kill_one`. A context manager.
+
+    Where an error ends a change, or training without a kill, members get another change, as in a program.
+    """
 
     def __init__(self, ranks: int, backend: str, seed: int) -> None:
         self._random = random.Random(seed)
         self._backend = backend
         self._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        self._started = self._changes = 0
+        self._started = self._changes = self._repeated = 0
         self._ranks: list[Rank] = []
         self._step = 0
         for _ in range(ranks):
@@ -104,17 +114,17 @@ class Members:
         place = self._ranks.index(victim)
         within_change = self._random.random() < 0.25
         if within_change:
-            self._ranks[0].pipe.send("report")
+            self._ask()
             self._change()
             time.sleep(self._random.uniform(0, 0.1))
         victim.kill()
         self._ranks.remove(victim)
         start = time.monotonic()
-        said = self._change()
+        said = self._change(killed=True)
         seconds = time.monotonic() - start
         self._train()
         self._start()
-        self._ranks[0].pipe.send("report")
+        self._ask()
         self._change()
         why = sorted({report.why.split(":")[0] for report in said.values()})
         when = "a change" if within_change else "training"
@@ -125,27 +135,43 @@ class Members:
 
     def finish(self) -> str:
         """Trains on, and compares all ranks' weights once more."""
-        self._train()
-        self._ranks[0].pipe.send("report")
-        found = reports(self._ranks)
-        self._check(found)
+        found: dict[str, Report] = {}
+        while {report.why for report in found.values()} != {"asked"}:
+            self._train()
+            self._ask()
+            found = self._change()
         loss = next(iter(found.values())).loss
         if len({report.step for report in found.values()}) > 1 or not loss < self._first_loss / 2:
             raise Wrong(f"the training has not gone on everywhere: {found}")
-        return f"{self._step} steps; loss {self._first_loss:.3f} -> {loss:.3f}; equal weights on all ranks"
+        return (
+            f"{self._step} steps; loss {self._first_loss:.3f} -> {loss:.3f}; equal weights on all ranks; "
+            f"{self._changes} changes, {self._repeated} of them after an error without a kill"
+        )
 
     def _start(self) -> None:
         name = f"member {self._started}"
         self._started += 1
         self._ranks.append(Rank(name, member, self._store.port, name, self._backend))
 
-    def _train(self) -> None:
-        train_until(self._ranks, self._step + self._random.randint(1, 20))
+    def _ask(self) -> None:
+        self._ranks[0].pipe.send("report")
 
-    def _change(self) -> dict[str, Report]:
+    def _train(self) -> None:
+        step = self._step + self._random.randint(1, 20)
+        for tries in range(_TRIES):
+            if train_until(self._ranks, step):
+                return
+            self._change(_CHANGE_SECONDS[min(tries + 1, len(_CHANGE_SECONDS) - 1)])
+        raise Wrong(f"{_TRIES} changes in a row have not led to step {step}, but {self._step}")
+
+    def _change(self, seconds: float = _CHANGE_SECONDS[0], *, killed: bool = False) -> dict[str, Report]:
         """Waits for everybody's report, and makes all that live members of one group."""
         found = reports(self._ranks)
         self._check(found)
+        errors = {report.why for report in found.values()} - {"new", "asked"}
+        if errors and not killed:
+            self._repeated += 1
+            print(f"without a kill, load average {os.getloadavg()[0]:.0f}: {errors}", flush=True)
         ranks = (
             self._ranks if self._random.random() < 0.5 else self._random.sample(self._ranks, len(self._ranks))
         )
@@ -154,7 +180,7 @@ class Members:
         self._changes += 1
         handles = [found[rank.name].handle for rank in ranks]
         for rank in ranks:
-            rank.pipe.send(Change(self._changes, handles, ranks.index(newest)))
+            rank.pipe.send(Change(self._changes, handles, ranks.index(newest), seconds))
         return found
 
     def _check(self, found: dict[str, Report]) -> None:

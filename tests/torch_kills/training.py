@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import multiprocessing
 import os
-import sys
 import time
+import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -93,19 +93,21 @@ def reports(ranks: list[Rank], patience: float = PATIENCE) -> dict[str, Any]:
     return found
 
 
-def train_until(ranks: list[Rank], step: int) -> None:
-    """Waits until all have done so many steps.
+def train_until(ranks: list[Rank], step: int) -> bool:
+    """Waits until all have done so many steps; returns False as soon as one has a report instead.
 
     Raises:
         Wrong: they do not go on.
     """
     deadline = time.monotonic() + PATIENCE
     while min(rank.steps.value for rank in ranks) < step:
+        if any(rank.pipe.poll() for rank in ranks):
+            return False
         if time.monotonic() > deadline:
-            said = [rank.pipe.recv() for rank in ranks if rank.pipe.poll()]
             steps = [rank.steps.value for rank in ranks]
-            raise Wrong(f"not at step {step} in {PATIENCE:g} s, but {steps}; ranks say {said}")
+            raise Wrong(f"not at step {step} in {PATIENCE:g} s, but {steps}; ranks say nothing")
         time.sleep(0.005)
+    return True
 
 
 def _run(code: Callable[..., None], pipe: Connection, steps: Any, args: tuple[Any, ...]) -> None:
@@ -116,5 +118,6 @@ def _run(code: Callable[..., None], pipe: Connection, steps: Any, args: tuple[An
     try:
         code(pipe, steps, *args)
     except Wrong as error:
-        print(f"rank: {error}", file=sys.stderr, flush=True)
         pipe.send(error)
+    except Exception:
+        pipe.send(Wrong(f"a rank has ended by itself: {traceback.format_exc()}"))

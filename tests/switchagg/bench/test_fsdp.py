@@ -41,6 +41,26 @@ def test_a_small_run(tmp_path: Path) -> None:
     assert "NO" not in done.stdout
 
 
+@pytest.mark.long  # 15 s
+def test_replicas(tmp_path: Path) -> None:
+    figures = tmp_path / "figures.json"
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "switchagg.cli.main", "bench", "fsdp", "--workers", "4", "--replicas", "2",
+            "--steps", "1", "--repeat", "2", "--warmup", "1", "--parameters", "200000",
+            "--system", "gloo,switchagg,switchagg-hooks", "--json", str(figures),
+        ],
+        capture_output=True, text=True, timeout=200, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    parameters = 8 * (8 * 55**2 + 7 * 55) * 4
+    for run in json.loads(figures.read_text())["runs"]:
+        assert run["apart"] <= 1e-3
+        # As without replicas, and a half of the gradients between them.
+        assert run["bytes_sent"] > 2 * parameters, run
+        assert run["bytes_received"] > 2 * parameters, run
+
+
 def test_the_table_compares_with_gloo_and_none_of_as_many_ranks() -> None:
     def figures(workers: int, system: str, rate: float, apart: float | None) -> Figures:
         return Figures(workers, system, (rate, 9 * rate, rate), 2e6, 3e6, 0.5, apart)
@@ -91,6 +111,9 @@ def _connection() -> tuple[socket.socket, socket.socket]:
         ({"warmup": -1}, "warmup is -1"),
         ({"parameters": 5}, "parameters is 5"),
         ({"timeout": 0.0}, "timeout is 0"),
+        ({"replicas": 0}, "replicas is 0"),
+        ({"workers": (6, 9), "replicas": 2}, "workers is 9"),
+        ({"workers": (2,), "replicas": 2}, "workers is 2"),
     ],
 )
 def test_settings_that_cannot_work(wrong: dict[str, object], named: str) -> None:
