@@ -137,6 +137,7 @@ class Admission:
         receivers: Sequence[int] = (),
         shared_slots: bool = False,
         block: int = 0,
+        weight: int = 32,
     ) -> None: ...
 
 class Engine:
@@ -173,6 +174,9 @@ class Engine:
     ) -> bool:
         """Takes the socket as the constructor does. Raises `OSError`; the socket can then be used again.
         Raises `ValueError` for a stripe, P, K or number that cannot be. `more`: another stripe moves too."""
+    weights: Final[list[int]]  # of stripes, now
+    def dealt(self, packet_number: int) -> tuple[int, int]:
+        """The stripe that has a packet, and its number there."""
     refused: Final[list[int]]  # by the present switch of each stripe
     recovering: Final[bool]
     damage: Final[int | None]  # packet number whose RESULT was wrong twice
@@ -265,6 +269,23 @@ class Codec:
     def encode(self, packet: int) -> bytes | None: ...
     def decode(self, packet: int, payload: bytes | None) -> None: ...
     def finish(self) -> None: ...
+
+class Deal:
+    """Packet numbers dealt to stripes, for tests; see `tests.reference.deal.Deal`."""
+
+    def __init__(self, weights: Sequence[int], kept: int) -> None: ...
+    weights: Final[list[int]]
+    def change(self, first: int, stripe: int, weight: int) -> None: ...
+    def place(self, packet_number: int) -> tuple[int, int]: ...
+    def packet_number(self, stripe: int, number: int) -> int: ...
+
+class StripeRates:
+    """The weights that suit the rates of stripes, for tests; see `tests.reference.deal.StripeRates`."""
+
+    def __init__(self, weights: Sequence[int], period: int) -> None: ...
+    def begin(self, now: int, packets: int, waits: int | None = None) -> None: ...
+    def end(self, now: int) -> None: ...
+    def next(self, weights: Sequence[int]) -> tuple[int, int]: ...
 
 class Window:
     """The sender's window, for tests; see `tests.reference.window.Window`."""

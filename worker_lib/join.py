@@ -28,6 +28,7 @@ from switchagg import http_client
 from switchagg.errors import SwitchError
 from switchagg.http_client import Endpoint, NotHttp, member_path
 from switchagg.rules.planner import SkipPolicy
+from switchagg.wire.header import MAX_WEIGHT
 
 if TYPE_CHECKING:
     from http.client import HTTPConnection, HTTPResponse
@@ -176,6 +177,7 @@ class Membership:
         senders: how many send to the same slots of that switch: ranks, and switches below it.
         deadline: seconds of silence after which a rank is lost. on_loss: ``"fail"`` or ``"shrink"``.
         heartbeats: None where the controller wants none.
+        weight: of this switch, in a job that is dealt to several: its part of the packets at first.
         stripes: of a job that is dealt to several switches, the admission at each, in which `job` and `token`
             are those of packets; else empty. `job` and `token` of the whole are for the controller.
     """
@@ -201,6 +203,7 @@ class Membership:
     words: int
     first_seq: int
     first_packet: int
+    weight: int
     standby: bool
     policy: SkipPolicy
     worker_bit: int
@@ -569,6 +572,7 @@ def _membership(
         words=int(answer["words"]),
         first_seq=int(answer["first_seq"]),
         first_packet=int(answer.get("first_packet", 0)),
+        weight=int(answer.get("weight", MAX_WEIGHT)),
         standby=bool(answer.get("standby", False)),
         policy=SkipPolicy(
             int(policy["block"]),

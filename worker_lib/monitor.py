@@ -200,9 +200,9 @@ class MembershipMonitor:
 
     def wrong(self, damage: int) -> str:
         """Says of which switch, packet and slot a RESULT was wrong."""
-        stripes = len(self.member.parts)
-        member = self.member.parts[damage % stripes]
-        slot = member.base + (member.first_seq + damage // stripes) % member.slots
+        stripe, number = self._engine.dealt(damage)
+        member = self.member.parts[stripe]
+        slot = member.base + (member.first_seq + number) % member.slots
         return (
             f"the RESULT of packet number {damage}, in slot {slot} of the switch at "
             f"{show_address(member.switch_address, member.switch_port)}, is not the sum of what the ranks "
@@ -423,7 +423,7 @@ class MembershipMonitor:
         """Suspend, replay, move; see docs/protocol.md, section 13."""
         lowest = self._engine.suspend()
         damage, unhealed = self._engine.damage, self._engine.unhealed
-        stripe = self._gone if damage is None else damage % len(lowest)
+        stripe = self._gone if damage is None else self._engine.dealt(damage)[0]
         try:
             new = self.member.replay(
                 lowest, self._address, self._offered(), _PATIENCE, stripe=stripe, damaged=damage is not None

@@ -165,6 +165,7 @@ def _admission(
         receivers=list(member.receivers),
         shared_slots=shared,
         block=member.switch_block,
+        weight=member.weight,
     )
 
 

@@ -51,9 +51,9 @@ def add_parser(subparsers: Any) -> None:
         "--switch",
         **REPEATABLE,
         metavar="NAME=URL",
-        help="native[:SLOTS][?address=IP&port=N&memory=BYTES&parent=NAME&host=NETWORK], a software switch in "
-        "this process, between interfaces with &interface=PORT=NAME&station=IP,MAC,PORT; or "
-        "p4runtime://HOST:PORT[?address=IP&station=IP,MAC,PORT&parent=NAME&...]; may be repeated "
+        help="native[:SLOTS][?address=IP&port=N&memory=BYTES&bandwidth=RATE&parent=NAME&host=NETWORK], a "
+        "software switch in this process, between interfaces with &interface=PORT=NAME&station=IP,MAC,PORT; "
+        "or p4runtime://HOST:PORT[?address=IP&station=IP,MAC,PORT&parent=NAME&...]; may be repeated "
         "(switch=native)",
     )
     option("--config", type=Path, metavar="FILE", help="TOML file with [controller] and [switch.NAME]")

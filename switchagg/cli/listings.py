@@ -142,7 +142,10 @@ def _in_full(job: dict[str, Any]) -> str:
             for leaf in job.get("leaves") or []
         ),
         *(
-            ("dealt to", f"{stripe['switch']}: slots from {stripe['base']}")
+            (
+                "dealt to",
+                f"{stripe['switch']}: slots from {stripe['base']}, weight {stripe['weight']} at first",
+            )
             for stripe in job.get("stripes") or []
         ),
         (

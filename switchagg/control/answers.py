@@ -104,6 +104,8 @@ class StripeView(TypedDict):
 
     switch: str
     base: int
+    weight: int
+    """Its part of the packets at first, by the bandwidth that is free there; then ranks follow the rates."""
 
 
 class JobView(TypedDict):
@@ -191,6 +193,8 @@ class SwitchView(Endpoint):
     """The switch above, of a leaf."""
     hosts: list[str] | None
     """Networks of the workers that attach here; null: any."""
+    bandwidth: float
+    """Bits a second of the link over which its workers reach it, as the operator says."""
     capacity: CapacityView
     free: int
     largest_free: int
@@ -351,6 +355,8 @@ class AdmittedStripe(TypedDict):
     base: int
     first_seq: int
     first_packet: int
+    weight: int
+    """Its part of the packets at first, 1 to 32."""
 
 
 class AdmittedView(TypedDict):
@@ -380,8 +386,8 @@ class AdmittedView(TypedDict):
     shared: bool
     """The slots are in memory that all workers share: each runs the slot machine itself."""
     stripes: list[AdmittedStripe]
-    """Of a job that is dealt to several switches: packet number q goes to the one at q modulo their number,
-    where it has number q divided by it. Then `job` and `token` are for calls of the controller."""
+    """Of a job whose packets are dealt to several switches by weights. Then `job` and `token` are for calls
+    of the controller."""
     standby: bool
     """Another switch could take the job, or may: it has not been reached yet."""
     switch: AttachedSwitch

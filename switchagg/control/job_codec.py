@@ -19,13 +19,13 @@ from switchagg.control.jobs.job import Change, Generation, Job, Member, Placemen
 from switchagg.control.jobs.records import Admission, JobState
 from switchagg.control.jobs.switch_resources import JobSize, SlotRange
 from switchagg.errors import SwitchAggError
-from switchagg.wire.header import MAX_TREE_WORKERS
+from switchagg.wire.header import MAX_TREE_WORKERS, MAX_WEIGHT
 
 _JOB: Final = (
     *("number", "tenant", "name", "world_size", "spec", "state", "draining", "id"),
     *("policy", "policy_why"),
 )
-_GENERATION: Final = ("entry", "first_seq", "first_packet", "places", "fenced", "seats")
+_GENERATION: Final = ("entry", "first_seq", "first_packet", "places", "fenced", "seats", "weight")
 _MEMBER: Final = (
     *("request", "endpoint", "more_ports", "token", "former", "replays", "state", "why"),
     *("begun", "completed"),
@@ -167,7 +167,9 @@ def _load_generation(placement: Placement, saved: dict[str, Any]) -> Generation:
 
     return Generation(
         placement.root,
-        **_read_fields(Generation, _GENERATION, {"seats": (), "first_packet": 0, **saved}),
+        **_read_fields(
+            Generation, _GENERATION, {"seats": (), "first_packet": 0, "weight": MAX_WEIGHT, **saved}
+        ),
         ready=True,
         open=True,
         leaves=below("leaves", placement.leaves),

@@ -206,6 +206,7 @@ class Queries:
         queued = job.state is JobState.queued
         down = [switch for each in job.ranges if not (switch := book.pool.switches[each.switch]).up]
         seats = {} if job.placement is None else dict(job.placement.seats)
+        weights = () if job.placement is None else job.placement.weights
         return {
             "name": job.name,
             "id": job.id or None,
@@ -226,8 +227,8 @@ class Queries:
                 for leaf in (() if job.placement is None else job.placement.leaves)
             ],
             "stripes": [
-                {"switch": each.switch, "base": each.base}
-                for each in (job.ranges if job.placement is not None and job.placement.stripes else ())
+                {"switch": each.switch, "base": each.base, "weight": weight}
+                for each, weight in zip(job.ranges, weights, strict=False)
             ],
             "slots": job.slots,
             "words": job.words,
@@ -279,6 +280,7 @@ class Queries:
             "warnings": driver.warnings,
             "parent": switch.attachment.parent,
             "hosts": None if hosts is None else [shown_network(network) for network in hosts],
+            "bandwidth": switch.attachment.bandwidth,
             "capacity": cast(answers.CapacityView, asdict(switch.capacity)),
             "free": switch.allocator.free_slots,
             "largest_free": switch.allocator.largest_free,

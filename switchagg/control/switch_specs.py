@@ -4,6 +4,7 @@
     --switch lab=native:4096?address=10.0.0.5&port=48879  the same, with slots, address and UDP port
     --switch rack1=p4runtime://10.0.0.2:9559?address=…    see switchagg.p4runtime.client.spec
     --switch leaf=native?parent=lab&host=10.0.1.0/24      a leaf below another, and the hosts of its workers
+    --switch fast=native?bandwidth=25Gbit                 the link over which its workers reach it
     --switch rack=native?interface=1=eth1&station=…       between interfaces of this host, as a P4 switch is
 
     [controller]
@@ -37,10 +38,11 @@ from urllib.parse import parse_qsl
 
 from switchagg.addresses import parse_address
 from switchagg.control.jobs.records import MAX_NAME
+from switchagg.emulator.rates import bits_per_second
 from switchagg.errors import UsageError
 from switchagg.p4program.program import Station, SwitchAddress
 from switchagg.rules.switch import DEFAULT_MEMORY, MAX_THREADS
-from switchagg.rules.wiring import Attachment, Network, checked, parse_hosts
+from switchagg.rules.wiring import DEFAULT_BANDWIDTH, Attachment, Network, checked, parse_hosts
 from switchagg.wire.header import DEFAULT_PORT
 
 if TYPE_CHECKING:
@@ -50,7 +52,7 @@ DEFAULT_SLOTS: Final = 65536
 _NATIVE: Final = "native"
 _P4RUNTIME: Final = "p4runtime:"
 _ACCEPTED: Final = (
-    "native[:SLOTS][?address=IP&port=N&memory=BYTES&threads=N&parent=NAME&host=IP/LENGTH], "
+    "native[:SLOTS][?address=IP&port=N&memory=BYTES&threads=N&bandwidth=RATE&parent=NAME&host=IP/LENGTH], "
     "with interface=PORT=NAME also mac=MAC&station=IP,MAC,PORT; or p4runtime://HOST:PORT[?…]"
 )
 _LISTS: Final = {"host": "hosts", "interface": "interfaces", "station": "stations"}
@@ -59,7 +61,7 @@ _UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 @dataclass(frozen=True, slots=True)
 class NativeSpec:
-    """A software switch in the controller's process; `parent` and `hosts` are as in `Attachment`.
+    """A software switch in the controller's process; `parent`, `hosts`, `bandwidth` are as in `Attachment`.
 
     With `interfaces` (by port) it switches frames between these, has the addresses `own`, and `stations` by
     IPv4 address. Without, it is on a UDP port.
@@ -76,6 +78,7 @@ class NativeSpec:
     own: SwitchAddress | None = None
     stations: Mapping[str, Station] = field(default_factory=dict)
     threads: int = 1
+    bandwidth: float = DEFAULT_BANDWIDTH
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +123,10 @@ def wiring(specs: Mapping[str, NativeSpec | P4RuntimeSpec]) -> dict[str, Attachm
         hosts = spec.hosts
         if hosts is None and spec.stations:
             hosts = parse_hosts(f"switch {name}", (each for each in spec.stations if each not in switches))
-        found[name] = Attachment(spec.parent, hosts)
+        try:
+            found[name] = Attachment(spec.parent, hosts, spec.bandwidth)
+        except UsageError as error:
+            raise UsageError(f"switch {name}: {error}") from None
     made = checked(found)
     for name, each in made.items():
         if each.parent is not None:
@@ -214,7 +220,8 @@ def _native(name: str, url: str, beside: Mapping[str, Any]) -> NativeSpec:
             given[key] = str(value)
     if colon:
         given.setdefault("slots", slots)
-    if unknown := sorted(set(given) - {"slots", "address", "port", "memory", "parent", "mac", "threads"}):
+    known = {"slots", "address", "port", "memory", "parent", "mac", "threads", "bandwidth"}
+    if unknown := sorted(set(given) - known):
         raise UsageError(f"switch {name}: there is no key {unknown[0]!r}; accepted: {_ACCEPTED}")
     if not lists["interfaces"] and (lists["stations"] or "mac" in given):
         raise UsageError(f"switch {name}: mac and station without an interface; accepted: {_ACCEPTED}")
@@ -234,6 +241,9 @@ def _native(name: str, url: str, beside: Mapping[str, Any]) -> NativeSpec:
         parse_hosts(f"switch {name}", lists["hosts"]) if lists["hosts"] else None,
         _interfaces(name, lists["interfaces"]),
         threads=_number(name, "threads", given.get("threads", "1"), 1, MAX_THREADS),
+        bandwidth=bits_per_second(given["bandwidth"], f"switch {name}: bandwidth")
+        if "bandwidth" in given
+        else DEFAULT_BANDWIDTH,
     )
     if spec.interfaces and spec.threads > 1:
         raise UsageError(f"switch {name}: threads is {spec.threads}; accepted between interfaces: 1")

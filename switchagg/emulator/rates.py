@@ -47,12 +47,7 @@ class Rate:
 
         Raises `UsageError` for other words, or a rate or queue out of range.
         """
-        found = _TEXT.fullmatch(text.strip())
-        if found is None:
-            raise UsageError(
-                f"rate is {text!r}; accepted: a number and bit, kbit, Mbit or Gbit (a second), such as 1Gbit"
-            )
-        return cls(float(found[1]) * _FACTORS[found[2].lower()], DEFAULT_QUEUE if queue is None else queue)
+        return cls(bits_per_second(text), DEFAULT_QUEUE if queue is None else queue)
 
     def options(self) -> list[str]:
         """The options of `switchagg host` that ask for it."""
@@ -65,6 +60,16 @@ class Rate:
             if value < 1000:
                 break
         return f"{value:g} {prefix}bit/s"
+
+
+def bits_per_second(text: str, name: str = "rate") -> float:
+    """Returns the number of ``2.5Gbit`` and the like. Raises `UsageError` for other words."""
+    found = _TEXT.fullmatch(text.strip())
+    if found is None:
+        raise UsageError(
+            f"{name} is {text!r}; accepted: a number and bit, kbit, Mbit or Gbit (a second), such as 1Gbit"
+        )
+    return float(found[1]) * _FACTORS[found[2].lower()]
 
 
 def wire_bytes(payload: int) -> int:

@@ -1,4 +1,4 @@
-"""The wiring of switches: their parents, and the hosts whose workers attach to them. No I/O.
+"""The wiring of switches: their parents, the hosts whose workers attach to them, their links. No I/O.
 
     root                 no parent; leaves below it
     |-- leaf1            parent=root, hosts=10.0.1.0/24: the workers of a rack
@@ -13,10 +13,12 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 from switchagg.errors import UsageError
 from switchagg.wire.header import MAX_WORKERS
 
+DEFAULT_BANDWIDTH: Final = 1e9
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
@@ -27,10 +29,18 @@ class Attachment:
     Attributes:
         parent: the name of the switch above, which aggregates its leaves' packets; None for none.
         hosts: addresses of the workers that attach to the switch; None for any.
+        bandwidth: bits a second, each way, of the link over which all of its workers reach it.
+
+    Raises `UsageError` for a bandwidth outside 10 kbit/s .. 1 Pbit/s.
     """
 
     parent: str | None = None
     hosts: tuple[Network, ...] | None = None
+    bandwidth: float = DEFAULT_BANDWIDTH
+
+    def __post_init__(self) -> None:
+        if not 1e4 <= self.bandwidth <= 1e15:
+            raise UsageError(f"bandwidth is {self.bandwidth:g} bit/s; accepted: 10kbit to 1000Tbit")
 
     def takes(self, address: str) -> bool:
         """Returns True if a worker with this address attaches to the switch."""

@@ -40,6 +40,7 @@ MIN_WORDS: Final = 16
 MAX_WORKERS: Final = 32  # of a job on one switch, leaves of a root among them
 BLOCK_SLOTS: Final = 64  # consecutive slots that one thread of a software switch has, of those with several
 MAX_STRIPES: Final = 16  # switches that a job's packets are dealt to
+MAX_WEIGHT: Final = 32  # of one of them
 MAX_TREE_WORKERS: Final = 256  # of a job on a tree of switches: a rank has 8 bits in a plan
 IP_UDP_BYTES: Final = 28  # IPv4 without options, and UDP
 IPV6_UDP_BYTES: Final = 48

@@ -73,6 +73,11 @@ class Kill:
         return self.seconds - self.undisturbed - (0 if self.late else self.restart)
 
 
+def _row(stripes: int) -> dict[str, str]:
+    """Returns switches for a job in stripes, and one more, with different weights."""
+    return {name: f"bandwidth={1 + at}Gbit" for at, name in enumerate("abcdefgh"[: stripes + 1])}
+
+
 class Workers:
     """The workers of one job."""
 
@@ -176,7 +181,7 @@ def kills(
     """
     calls = [CALLS[-1], *(rng.choice(CALLS) for _ in range(count - 1))]  # asynchronous ones at least once
     tree = victim in ("leaf", "root")
-    site = Site(folder / "state", TREES if tree else dict.fromkeys("abcdefgh"[: stripes + 1], ""))
+    site = Site(folder / "state", TREES if tree else _row(stripes))
     try:
         with _job(site, "undisturbed", workers, elements, transport, victim, stripes) as job:
             right = [_call(job, call) for call in calls]

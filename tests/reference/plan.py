@@ -3,7 +3,8 @@
 Plans are reduced through the switch with OR, so every rank gets the same words:
 
     words 0-4     fingerprint of the call             words 5-9     its complement, bit by bit
-    word 10       rank 0: the job's skip policy        word 11       bit 0, rank 0: pause; bit 1: withdrawn
+    word 10       rank 0: the job's skip policy        word 11       bit 0, rank 0: pause; bit 1: withdrawn;
+                                                                     a stripe's weight (`deal.py`)
     then          bitmap, a bit a block (only where zero blocks are skipped)
     then          exponents, one-hot, 256 bits a chunk (float64: 2,048; only for sums of floats)
 

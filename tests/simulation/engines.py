@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-from switchagg.wire.header import MAX_STRIPES
+from switchagg.wire.header import MAX_STRIPES, MAX_WEIGHT
 from tests.simulation.library import CallFields, library, numbers
 from tests.simulation.scheduler import SECOND, Process, Thread, Waiters
 from worker_lib import _native
@@ -35,13 +35,14 @@ class Admission:
         self, switch_ip: int, switch_port: int, job: int, token: int, result_token: int, base: int,
         slots: int, words: int, first_seq: int, rank: int, workers: int, window_limit: int, link: str = "",
         policy: int = 0, receivers: Sequence[int] = (), shared_slots: bool = False, block: int = 0,
+        weight: int = MAX_WEIGHT,
     ) -> None:  # fmt: skip
         # `receivers` are for collectives other than all-reduce.
         assert not link
         assert not shared_slots
         assert not block
         where = (switch_ip, switch_port, job, token, result_token, base, slots, words, first_seq)
-        self.fields = numbers((*where, rank, workers, window_limit, policy))
+        self.fields = numbers((*where, rank, workers, window_limit, policy, weight))
 
 
 class Call:

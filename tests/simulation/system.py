@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import random
 import re
 from collections.abc import Callable, Sequence
 from ctypes import byref, c_uint64
@@ -141,7 +142,8 @@ class System:
     def _wiring(self) -> dict[str, Attachment]:
         """In a tree each worker attaches to a leaf by its address: of either tree, if there are two."""
         if not self.plan.tree:
-            return {name: Attachment() for name, _ in self.plan.switches}
+            rng = random.Random(f"bandwidths {self.plan.seed}")
+            return {name: Attachment(bandwidth=rng.uniform(1e9, 1e10)) for name, _ in self.plan.switches}
         leaves = self.plan.leaves()
         under = [leaves[:2], leaves[2:]] if len(leaves) > 2 else [leaves]
         hosts: dict[int, list[str]] = {leaf: [] for leaf in leaves}

@@ -12,6 +12,8 @@ import pytest
 import worker_lib
 from switchagg.control.jobs.records import OPEN
 from switchagg.emulator.faults import Faults
+from switchagg.emulator.rates import Rate
+from switchagg.rules.wiring import Attachment
 from tests.seeds import seed_of_this_run
 from tests.switchagg.control.switch_trees import SwitchTree, switch_row
 from tests.waiting import eventually
@@ -37,6 +39,12 @@ def _sums(session: Session, seed: int) -> list[bytes]:
     return results + [np.asarray(work.wait()).tobytes() for work in works]
 
 
+def _weights(session: Session) -> list[int]:
+    engine = session._state.engine
+    assert engine is not None
+    return list(engine.weights)
+
+
 @pytest.mark.parametrize("settings", [{}, {"check": True}, {"seal": True}, {"threads": 2}], ids=str)
 def test_the_bits_are_those_of_one_switch(
     settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -49,16 +57,43 @@ def test_the_bits_are_those_of_one_switch(
     threads, seed = settings.pop("threads", 1), seed_of_this_run()
     faults = None if threads > 1 else Faults(loss=0.02, duplicate=0.01, reorder=0.02, seed=seed)
     results = []
-    with switch_row(FOUR, faults=faults, threads=threads) as row:
+    wiring = {name: Attachment(bandwidth=rate * 1e8) for name, rate in zip(FOUR, (10, 7, 5, 3), strict=True)}
+    with switch_row(FOUR, faults=faults, threads=threads, wiring=wiring) as row:
         for stripes in (1, 2, 4):
             before = _packets(row)
             results.append(together(row.url, 3, _sums, seed, stripes=stripes, **settings))
             shares = [after - earlier for earlier, after in zip(before, _packets(row), strict=True)]
-            used = [share for share in shares if share]
-            assert len(used) == stripes
-            assert min(used) > 0.8 * max(used), shares
+            assert sum(share > 0 for share in shares) == stripes
+        assert together(row.url, 2, _weights, stripes=4, **settings) == [[32, 22, 16, 10]] * 2
         row.all_free()
     assert results[0] == results[1] == results[2]
+
+
+@pytest.mark.parametrize("settings", [{}, {"check": True}, {"seal": True}], ids=str)
+def test_weights_follow_the_rates_and_all_ranks_have_the_same(
+    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_bytes(bytes(range(32)))
+    secret.chmod(0o600)
+    monkeypatch.setenv("SWITCHAGG_SEAL", str(secret))
+    settings = {**SETTINGS, "seal": False, **settings}
+    seed = seed_of_this_run()
+    rates = {"a": Rate(200e6), "b": Rate(20e6), "c": Rate(200e6)}
+
+    def call(session: Session) -> tuple[list[bytes], list[int]]:
+        rng = np.random.default_rng([seed, session.rank])
+        sums = [session.allreduce(rng.standard_normal(60_000).astype(np.float32)) for _ in range(12)]
+        return [each.tobytes() for each in sums], _weights(session)
+
+    with switch_row(("a", "b", "c"), faults=Faults(loss=0.01, seed=seed), rates=rates) as row:
+        right = together(row.url, 3, call, stripes=1, **settings)
+        job = job_name()
+        found = together(row.url, 3, call, stripes=3, job=job, **settings)
+        row.all_free()
+    assert [sums for sums, _ in found] == [sums for sums, _ in right]
+    (weights,) = {tuple(weights) for _, weights in found}
+    assert 2 * weights[1] < max(weights), weights
 
 
 def _stripes(row: SwitchTree, job: str) -> list[str]:
@@ -66,7 +101,7 @@ def _stripes(row: SwitchTree, job: str) -> list[str]:
 
 
 def test_a_stripe_leaves_a_drained_switch_and_the_other_stays() -> None:
-    """In the middle of sums; only what the drained switch had is sent again."""
+    """In the middle of sums; only what the drained switch had is sent again. The other is slower."""
     seed = seed_of_this_run()
     faults = Faults(loss=0.01, seed=seed)
     job, count = job_name(), 40
@@ -81,7 +116,7 @@ def test_a_stripe_leaves_a_drained_switch_and_the_other_stays() -> None:
                 begun.set()
         return results
 
-    with switch_row(("a", "b", "c"), faults=faults) as row:
+    with switch_row(("a", "b", "c"), faults=faults, rates={"b": Rate(30e6)}) as row:
         right = together(row.url, 3, call, stripes=2, **SETTINGS)
         begun.clear()
 

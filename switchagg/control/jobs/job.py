@@ -27,7 +27,7 @@ from switchagg.control.jobs.switch_resources import JobSize, SlotRange
 from switchagg.errors import AdmissionError
 from switchagg.rules.planner import SkipPolicy
 from switchagg.rules.slots import JobEntry
-from switchagg.wire.header import Header, Op, WireError
+from switchagg.wire.header import MAX_WEIGHT, Header, Op, WireError
 
 UNOPENED = (JobState.created, JobState.queued, JobState.joining)
 """The states of a job that has no generation yet."""
@@ -58,14 +58,16 @@ def init_packets(entry: JobEntry, first_seq: int) -> dict[int, bytes]:
 class Placement:
     """A job's ranges: one on one switch, or one on a root and one on each leaf, all of one size.
 
-    Or several that packets are dealt to, of which `root` is the first and `stripes` are the others. `seats`
-    pairs each switch with the ranks that attach to it; empty if all attach to the root.
+    Or several that packets are dealt to, of which `root` is the first and `stripes` are the others, with the
+    weights of all. `seats` pairs each switch with the ranks that attach to it; empty if all attach to the
+    root.
     """
 
     root: SlotRange
     leaves: tuple[SlotRange, ...] = ()
     seats: tuple[tuple[str, tuple[int, ...]], ...] = ()
     stripes: tuple[SlotRange, ...] = ()
+    weights: tuple[int, ...] = ()
 
     @property
     def ranges(self) -> tuple[SlotRange, ...]:
@@ -98,6 +100,7 @@ class Generation:
     pending: dict[int, bytes] = field(default_factory=dict)  # INITs that have not been echoed, by slot
     stripes: tuple[Generation, ...] = ()  # the same job on the second and further switches
     first_packet: int = 0  # the number, on this switch, that `first_seq` is of
+    weight: int = MAX_WEIGHT  # of a stripe, when it came to this switch
     newest: int = 0  # the id of the stripe that went over to another switch last
 
     @property

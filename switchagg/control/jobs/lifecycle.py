@@ -14,6 +14,7 @@ from switchagg.control.jobs.switch_pool import SwitchPool
 from switchagg.control.jobs.switch_resources import SlotRange
 from switchagg.errors import AdmissionError
 from switchagg.rules.slots import JobEntry, ParentEntry, WorkerEntry
+from switchagg.wire.header import MAX_WEIGHT
 
 FIRST_SIGN: Final = 5.0  # seconds that a member has at least for its first sign of life
 
@@ -94,7 +95,10 @@ class JobLifecycle:
                 shared=alone and memory != "" and all(member.request.memory == memory for member in here),
             )
             start = self._draw() if stripe else first_seq
-            return Generation(slot_range, entry, start, ranks, pending=init_packets(entry, start))
+            weight = placement.weights[stripe] if placement.stripes else MAX_WEIGHT
+            return Generation(
+                slot_range, entry, start, ranks, pending=init_packets(entry, start), weight=weight
+            )
 
         switches = self._pool.switches
         leaves = tuple(
@@ -144,6 +148,7 @@ class JobLifecycle:
                         base=each.slot_range.base,
                         first_seq=_of_packet_0(each),
                         first_packet=each.first_packet,
+                        weight=each.weight,
                     )
                     for each in (generation.parts if generation.stripes else ())
                 ),

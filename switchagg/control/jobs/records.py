@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 from switchagg.addresses import parse_address
 from switchagg.errors import AdmissionError, UsageError
 from switchagg.rules.planner import SkipPolicy
-from switchagg.wire.header import MAX_STRIPES, MAX_TREE_WORKERS
+from switchagg.wire.header import MAX_STRIPES, MAX_TREE_WORKERS, MAX_WEIGHT
 from switchagg.wire.heartbeat import MAX_DEADLINE, MIN_DEADLINE
 
 MAX_TIMEOUT: Final = 86_400.0  # seconds
@@ -262,6 +262,7 @@ class StripeAdmission:
     base: int
     first_seq: int
     first_packet: int
+    weight: int = MAX_WEIGHT
 
 
 @dataclass(frozen=True, slots=True)

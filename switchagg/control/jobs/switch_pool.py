@@ -6,6 +6,9 @@ group for it. Of its candidates it gets
     1. the one whose smallest fitting hole is smallest (best fit),
     2. then the one that is used least, then the first by name.
 
+A job in stripes gets those of its switches with the most bandwidth free, and weights in proportion. Free is
+the part of a switch's link that one job more has, if all share it evenly.
+
 So small jobs are packed into small holes, and a large hole stays whole on some switch as long as any smaller
 one would do. The fragmentation that is left are holes too small for a waiting job. `clear_range` then has
 smaller jobs move aside:
@@ -18,7 +21,7 @@ somewhere to go for each. No I/O and no clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -27,6 +30,7 @@ from switchagg.control.jobs.job import Placement
 from switchagg.control.jobs.slot_allocator import SlotAllocator
 from switchagg.control.jobs.switch_resources import JobSize, SlotRange, SwitchResources
 from switchagg.errors import UsageError
+from switchagg.wire.header import MAX_WEIGHT
 
 Candidates = Iterable[PlacementCandidate]
 
@@ -133,10 +137,11 @@ class SwitchPool:
 
     def _best(
         self, candidates: Candidates, without: Iterable[str], held: Placement | None
-    ) -> tuple[PlacementCandidate, dict[str, tuple[int, ...]], Sequence[str]] | None:
+    ) -> tuple[PlacementCandidate, dict[str, tuple[int, ...]], Mapping[str, int]] | None:
         """Returns the candidate that has room and takes the fewest more switches, or smallest holes.
 
-        With it come the ranks that attach to each of its switches, and the switches of its stripes.
+        With it come the ranks that attach to each of its switches, and the switches of its stripes with their
+        weights.
         """
         shut, mine = set(without), _by_switch(held)
 
@@ -146,18 +151,23 @@ class SwitchPool:
                 return name not in shut and switch.up
             return name not in shut and not switch.obstacle(size)
 
-        found: list[tuple[Any, PlacementCandidate, dict[str, tuple[int, ...]], Sequence[str]]] = []
+        def free(name: str) -> float:
+            switch = self.switches[name]
+            return switch.attachment.bandwidth / (1 + len(switch.ranges) - (name in mine))
+
+        found: list[tuple[Any, PlacementCandidate, dict[str, tuple[int, ...]], Mapping[str, int]]] = []
         for each in candidates:
             there = [name for name in each.switches if usable(name, each.size)]
             if each.stripes > 1:
                 kept = [name if name in there else "" for name in mine or range(each.stripes)]
-                holes = sorted(self._fit(name, each.size) for name in set(there) - mine.keys())
-                holes = holes[: kept.count("")]
-                if len(holes) == kept.count(""):
-                    new = (name for _, _, name in holes)
-                    chosen = [name or next(new) for name in kept]
-                    cost = (len(holes) if mine else 0, max(holes, default=(0, 0.0, chosen[0])))
-                    found.append((cost, each, {}, chosen))
+                best = sorted((-free(name), *self._fit(name, each.size)) for name in set(there) - mine.keys())
+                best = best[: kept.count("")]
+                if len(best) == kept.count(""):
+                    new = (name for *_, name in best)
+                    chosen = {name: free(name) for name in (name or next(new) for name in kept)}
+                    most = max(chosen.values())
+                    weights = {name: max(1, round(MAX_WEIGHT * part / most)) for name, part in chosen.items()}
+                    found.append(((len(best) if mine else 0, (0, 0.0, "")), each, {}, weights))
             elif each.root in there:
                 seats: dict[str, tuple[int, ...]] | None = {}
                 if each.options is not None:
@@ -166,7 +176,7 @@ class SwitchPool:
                     more = {each.root, *seats} - mine.keys()
                     holes = [self._fit(name, each.size) for name in more]
                     cost = (len(more) if mine else 0, max(holes, default=(0, 0.0, each.root)))
-                    found.append((cost, each, seats, []))
+                    found.append((cost, each, seats, {}))
         if not found:
             return None
         _, candidate, seats, stripes = min(found, key=lambda each: each[0])
@@ -181,12 +191,12 @@ class SwitchPool:
 def _placed(
     candidate: PlacementCandidate,
     seats: dict[str, tuple[int, ...]],
-    stripes: Sequence[str],
+    stripes: Mapping[str, int],
     take: Callable[[str, JobSize], SlotRange],
 ) -> Placement:
     if stripes:
         first, *others = (take(name, candidate.size) for name in stripes)
-        return Placement(first, stripes=tuple(others))
+        return Placement(first, stripes=tuple(others), weights=tuple(stripes.values()))
     root = candidate.root
     leaves = tuple(take(name, candidate.size) for name in sorted(seats.keys() - {root}))
     return Placement(take(root, candidate.size), leaves, tuple(sorted(seats.items())))

@@ -321,6 +321,7 @@ void Engine::begin(Collective& c) {
   c.begun_at = clock_();
   c.start = c.end = next_packet_;
   c.call.pause = admission_.rank == 0 && pause_requested_.exchange(false);
+  if (rates_) c.call.weight = rates_->next(deal_.weights());
   c.call.checked = checked_;
   c.call.sealed_job = !secret_.empty();
   c.call.sealed = seal_.has_value() && !c.exchange;
@@ -461,13 +462,13 @@ uint32_t Engine::sendable() const {
 
 bool Engine::can_send() const {
   if (has_replays()) return std::ranges::any_of(stripes_, [](const Stripe& s) { return s.has_replays() && s.window.room() > 0; });
-  return stripe_of(next_packet_).window.room() > 0 && sendable() > 0;
+  return stripes_[turn_of(next_packet_)].window.room() > 0 && sendable() > 0;
 }
 
 // Builds the next packet of a stripe, and puts it with those that it will send.
 void Engine::build(Collective& c, uint64_t packet_number) {
-  Stripe& stripe = stripe_of(packet_number);
-  const uint64_t number = number_of(packet_number);
+  const auto [turn, number] = place_of(packet_number);
+  Stripe& stripe = stripes_[turn];
   uint8_t* const to = stripe.record(number, stride_);
   uint16_t& reader = stripe.readers[stripe.index(number)];
   const Step& step = c.active.back();
@@ -530,6 +531,7 @@ void Engine::build(Collective& c, uint64_t packet_number) {
 
 // Sends what has been sent before to another switch; else new packets, in order, up to the first whose stripe has no room.
 bool Engine::send_new(int64_t now) {
+  if (rates_) rates_->end(now);
   const bool again = has_replays();
   const uint32_t ready = again ? 0 : sendable();
   if (!again && ready == 0) return false;
@@ -561,13 +563,8 @@ bool Engine::send_new(int64_t now) {
   }
   stats_.quantize_ns += clock_() - before;
   if (count > 0) transmit();
+  if (!again) note_waiting(now, count);
   return count > 0;
-}
-
-void Engine::transmit() {
-  const int64_t before = clock_();
-  for (Stripe& each : stripes_) each.transmit();
-  stats_.send_ns += clock_() - before;
 }
 
 bool Engine::retransmit(int64_t now) {
@@ -584,11 +581,12 @@ bool Engine::retransmit(int64_t now) {
 
 void Engine::push_again(uint64_t packet_number, int64_t now) {
   note_again(packet_number, now);
-  uint8_t* to = record(packet_number);
+  const auto [turn, number] = place_of(packet_number);
+  uint8_t* to = stripes_[turn].record(number, stride_);
   to[wire::kFlagsOffset] |= wire::kFlagRetransmission;
   // The answer has it too, if it is for this worker alone.
   wire::store16(to + wire::kReplyOffset, Window::stamp(now));
-  stripe_of(packet_number).push(number_of(packet_number), stride_);
+  stripes_[turn].push(number, stride_);
 }
 
 bool Engine::receive(int64_t now) {
@@ -693,6 +691,8 @@ void Engine::on_result(uint64_t packet_number, const uint8_t* payload, bool deco
       limit_ = c.index + 1;
     }
     if (Policy::valid(c.policy)) policy_ = c.policy;
+    // All ranks read this before they build another packet.
+    if (payload && stripes_.size() > 1) deal_.change(c.start + 1, PlanHeader::weight(payload));
     // A withdrawn call is over at every rank: one that calls something else may be a step ahead, after the change.
     const bool withdrawn = payload && PlanHeader::withdrawn(payload);
     if (mismatch && !withdrawn) {

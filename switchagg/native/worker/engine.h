@@ -20,8 +20,8 @@
 // Every packet from that number on is sent again as it was, under new tokens; RESULTs that are held are not taken twice.
 // Nothing is scanned, rounded or decoded again, so the results have the bits that they would have had.
 //
-// A job may be dealt to several switches, in stripes (section 16): packet number q goes to stripe q mod S, where it has number
-// q div S. A stripe has a port, an admission, a window and retransmissions of its own, and moves to another switch alone. All
+// A job may be dealt to several switches, in stripes (section 16), by weights (deal.h): each stripe has numbers of its own, which
+// count from 0 without gaps. A stripe has a port, an admission, a window and retransmissions of its own, and moves to another switch alone. All
 // that packets mean is by packet number, and knows no stripes.
 //
 // Checked (section 14), a RESULT that cannot be the sum is dropped, and asked for again. If the answer is wrong too, the ranks
@@ -46,12 +46,14 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "switchagg/native/shared/clock.h"
 #include "switchagg/native/shared/port.h"
 #include "switchagg/native/shared/wire.h"
 #include "switchagg/native/worker/check.h"
+#include "switchagg/native/worker/deal.h"
 #include "switchagg/native/worker/density.h"
 #include "switchagg/native/worker/plan.h"
 #include "switchagg/native/worker/seal.h"
@@ -72,6 +74,7 @@ struct Admission {  // the controller's answer to this worker
   std::vector<uint16_t> receivers;  // of each rank, the `reply` that names it in directed contributions; or empty
   bool shared_slots = false;  // the job's slots are in memory that its workers share
   uint32_t block = 0;         // consecutive slots that one thread of the switch has; 0: one thread has all
+  uint32_t weight = kMostWeight;  // of several stripes
 };
 
 // A way to a switch, and what it was told of this worker.
@@ -267,6 +270,9 @@ class Engine {
   PortCounters port_counters();
   // Of each stripe, what its present port's switch has refused.
   std::vector<uint64_t> refused();
+  // Of each stripe, its weight now; and the stripe that a packet is dealt to, with its number there.
+  std::vector<uint32_t> weights();
+  std::pair<uint32_t, uint64_t> dealt(uint64_t packet_number);
   uint64_t calls() const { return calls_; }
   // The policy of the next collective to begin: the last one in a header's RESULT.
   uint32_t policy() const { return policy_; }
@@ -351,15 +357,15 @@ class Engine {
   void wait_for_all();
   void forget(const Stripe& stripe);
   bool receive(Stripe& stripe, int64_t now);
+  void note_waiting(int64_t now, uint64_t sent);
   // The stripe that a packet is dealt to, and its number there; the reverse. One stripe costs no division.
-  size_t turn_of(uint64_t packet_number) const { return stripes_.size() == 1 ? 0 : packet_number % stripes_.size(); }
-  Stripe& stripe_of(uint64_t packet_number) { return stripes_[turn_of(packet_number)]; }
-  const Stripe& stripe_of(uint64_t packet_number) const { return stripes_[turn_of(packet_number)]; }
-  uint64_t number_of(uint64_t packet_number) const { return stripes_.size() == 1 ? packet_number : packet_number / stripes_.size(); }
-  uint64_t packet_number_of(const Stripe& stripe, uint64_t number) const {
-    return number * stripes_.size() + static_cast<uint64_t>(&stripe - stripes_.data());
+  Deal::Place place_of(uint64_t packet_number) const {
+    return stripes_.size() == 1 ? Deal::Place{0, packet_number} : deal_.place(packet_number);
   }
-  uint8_t* record(uint64_t packet_number) { return stripe_of(packet_number).record(number_of(packet_number), stride_); }
+  uint32_t turn_of(uint64_t packet_number) const { return place_of(packet_number).stripe; }
+  uint64_t packet_number_of(const Stripe& stripe, uint64_t number) const {
+    return stripes_.size() == 1 ? number : deal_.packet_number(static_cast<uint32_t>(&stripe - stripes_.data()), number);
+  }
   void make_check();
   void wipe_keys();
   void exchange_nonces();
@@ -394,6 +400,8 @@ class Engine {
   std::set<uint64_t> replayed_;
   std::optional<uint64_t> damage_;
   std::vector<Stripe> stripes_;
+  Deal deal_{{kMostWeight}, 0};
+  std::optional<StripeRates> rates_;  // of several stripes, on rank 0
   uint64_t next_packet_ = 0;  // the number of the next packet that is built
   bool suspended_ = false;
   bool directs_ = false;  // of the generation, at whatever switch

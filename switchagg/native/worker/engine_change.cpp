@@ -117,6 +117,7 @@ std::vector<uint64_t> Engine::suspend() {
     wake();
     changed_.notify_all();
     changed_.wait(lock, [this] { return !driving_; });
+    if (rates_) rates_->stop();
     for (Stripe& s : stripes_) {
       const uint64_t end = s.end();
       for (uint64_t q = end - std::min<uint64_t>(end, s.at.slots); q < end; ++q)
@@ -242,8 +243,8 @@ void Engine::wipe_keys() {
 // The collective that a packet is of, and the index of its step among the active ones. Null: it is of none any more, or its RESULT
 // was held before a move to another switch.
 Collective* Engine::find(uint64_t packet_number, size_t* index) {
-  const Stripe& s = stripe_of(packet_number);
-  const uint64_t number = number_of(packet_number);
+  const auto [turn, number] = place_of(packet_number);
+  const Stripe& s = stripes_[turn];
   if (number < s.replay_end && s.held[s.index(number)]) return nullptr;
   for (auto& candidate : queue_) {
     Collective& c = *candidate;
@@ -267,7 +268,8 @@ void Engine::note_again(uint64_t packet_number, int64_t now) {
 // True unless this cannot be the RESULT of what ranks have sent. Null: it has no words. Of a sealed sum `payload` loses its pad. Where the
 // stream weighs what it decodes, it is `decoded`, right or wrong: the right RESULT writes the same elements.
 bool Engine::is_right(uint64_t packet_number, const uint8_t*& payload, bool& decoded) {
-  if (packet_number >= next_packet_ || stripe_of(packet_number).window.holds(number_of(packet_number))) return true;  // not taken anyway
+  const auto [turn, number] = place_of(packet_number);
+  if (packet_number >= next_packet_ || stripes_[turn].window.holds(number)) return true;  // not taken anyway
   size_t index = 0;
   const Collective* const c = find(packet_number, &index);
   if (!c || c->call.kind == Kind::no_op) return true;
@@ -302,20 +304,21 @@ bool Engine::is_right(uint64_t packet_number, const uint8_t*& payload, bool& dec
 }
 
 // All bits that this rank has sent are in an OR. A header is the same at all ranks: where it is not, either they differ, which a
-// second RESULT will say too, or the first was damaged.
+// second RESULT will say too, or the first was damaged. So is one that withdraws the call, which any rank may.
 bool Engine::is_right_or(const Step& step, uint64_t packet_number, const uint8_t* payload) {
-  const Stripe& s = stripe_of(packet_number);
-  const bool filled = s.has_payload[s.index(number_of(packet_number))];
+  const auto [turn, number] = place_of(packet_number);
+  const Stripe& s = stripes_[turn];
+  const bool filled = s.has_payload[s.index(number)];
   if (!payload) return !filled;
   if (filled) {
-    const uint8_t* const own = record(packet_number) + wire::kHeaderBytes;
+    const uint8_t* const own = s.record(number, stride_) + wire::kHeaderBytes;
     uint32_t missing = 0;
     for (size_t i = 0; i < 4 * size_t{admission_.words}; i += 4) missing |= wire::load32(own + i) & ~wire::load32(payload + i);
     if (missing) return false;
   }
   if (step.kind != Step::Kind::header) return true;
   uint32_t difference[5], policy;
-  if (PlanHeader::mismatch(payload, difference, &policy) != 0) {
+  if (PlanHeader::mismatch(payload, difference, &policy) != 0 || PlanHeader::withdrawn(payload)) {
     const auto before = damaged_.find(packet_number);
     return before != damaged_.end() && before->second > 0;
   }

@@ -7,6 +7,11 @@
 #include "switchagg/native/worker/engine.h"
 
 namespace switchagg {
+namespace {
+
+constexpr uint64_t kPeriod = 8;  // packets a slot, after which weights are looked at again
+
+}  // namespace
 
 Engine::Stripe::Stripe(Attachment way, uint32_t batch, size_t stride)
     : port(std::move(way.port)),
@@ -68,6 +73,11 @@ void Engine::attach(std::unique_ptr<Port> port, const Admission& admission, std:
     made.emplace_back(std::move(each), batch(), stride_);
   }
   stripes_ = std::move(made);
+  std::vector<uint32_t> weights;
+  for (const Stripe& each : stripes_) weights.push_back(each.at.weight);
+  rates_.reset();
+  if (stripes_.size() > 1 && admission.rank == 0) rates_.emplace(weights, kPeriod * admission.slots * stripes_.size());
+  deal_ = Deal(std::move(weights), admission.slots);
   directs_ = std::ranges::none_of(stripes_, [](const Stripe& each) { return each.at.receivers.empty(); });
   wait_for_all();
 }
@@ -100,6 +110,35 @@ std::vector<uint64_t> Engine::refused() {
   return found;
 }
 
+std::vector<uint32_t> Engine::weights() {
+  auto lock = contend();
+  return deal_.weights();
+}
+
+std::pair<uint32_t, uint64_t> Engine::dealt(uint64_t packet_number) {
+  auto lock = contend();
+  const auto [stripe, number] = place_of(packet_number);
+  return {stripe, number};
+}
+
+// Notes what the packets after those that were sent wait for: for a stripe without room, if others have much less outstanding.
+void Engine::note_waiting(int64_t now, uint64_t sent) {
+  if (!rates_ || sendable() == 0) return;
+  const uint32_t turn = turn_of(next_packet_);
+  const Window& full = stripes_[turn].window;
+  const std::vector<uint32_t>& weights = deal_.weights();
+  bool idle = false;
+  for (size_t s = 0; s < stripes_.size(); ++s)
+    idle |= 2 * uint64_t{stripes_[s].window.outstanding()} * weights[turn] < uint64_t{full.outstanding()} * weights[s];
+  rates_->begin(now, sent, full.room() == 0 && idle ? std::optional(turn) : std::nullopt);
+}
+
+void Engine::transmit() {
+  const int64_t before = clock_();
+  for (Stripe& each : stripes_) each.transmit();
+  stats_.send_ns += clock_() - before;
+}
+
 uint32_t Engine::outstanding() const {
   uint32_t sum = 0;
   for (const Stripe& each : stripes_) sum += each.window.outstanding();
@@ -120,7 +159,8 @@ bool Engine::probe(int64_t timeout_ns) {
   auto lock = contend();
   changed_.wait(lock, [this] { return !driving_; });
   if (!broken_ || closing_) return false;
-  Stripe& stripe = *std::ranges::min_element(stripes_, {}, [](const Stripe& each) { return each.window.base(); });
+  Stripe& stripe =
+      *std::ranges::min_element(stripes_, {}, [this](const Stripe& each) { return packet_number_of(each, each.window.base()); });
   Port& port = *stripe.port;
   wire::Header asked;
   asked.op = static_cast<uint8_t>(wire::Op::SUM);

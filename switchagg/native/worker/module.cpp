@@ -392,15 +392,17 @@ NB_MODULE(_native, m) {
           [](Admission* self, uint32_t switch_ip, uint16_t switch_port, uint16_t job, uint32_t token,
              uint32_t result_token, uint32_t base, uint32_t slots, uint32_t words, uint32_t first_seq, uint32_t rank,
              uint32_t workers, uint32_t window_limit, const std::string& link, uint32_t policy,
-             std::vector<uint16_t> receivers, bool shared_slots, uint32_t block) {
+             std::vector<uint16_t> receivers, bool shared_slots, uint32_t block, uint32_t weight) {
             if (!receivers.empty() && receivers.size() != workers) throw nb::value_error("receivers: one for each rank, or none");
+            if (weight < 1 || weight > kMostWeight)
+              throw nb::value_error(("weight is " + std::to_string(weight) + "; accepted: 1 to " + std::to_string(kMostWeight)).c_str());
             new (self) Admission{job, token, result_token, base, slots, words, first_seq, rank, workers,
-                                  {switch_ip, switch_port}, window_limit, policy, link, std::move(receivers), shared_slots, block};
+                                  {switch_ip, switch_port}, window_limit, policy, link, std::move(receivers), shared_slots, block, weight};
           },
           "switch_ip"_a, "switch_port"_a, "job"_a, "token"_a, "result_token"_a, "base"_a, "slots"_a, "words"_a,
           "first_seq"_a, "rank"_a, "workers"_a, "window_limit"_a, "link"_a = "", "policy"_a = 0,
           "receivers"_a = std::vector<uint16_t>(), "shared_slots"_a = false,
-          "block"_a = 0);
+          "block"_a = 0, "weight"_a = kMostWeight);
 
   nb::class_<Engine>(m, "Engine")
       .def(
@@ -452,6 +454,8 @@ NB_MODULE(_native, m) {
             });
           },
           "socket"_a, "admission"_a, "first"_a, "stripe"_a = 0, "more"_a = false)
+      .def_prop_ro("weights", &Engine::weights, nb::call_guard<nb::gil_scoped_release>())
+      .def("dealt", &Engine::dealt, "packet_number"_a, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("refused", &Engine::refused, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("recovering", &Engine::recovering, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("damage", &Engine::damage, nb::call_guard<nb::gil_scoped_release>())
@@ -579,6 +583,33 @@ NB_MODULE(_native, m) {
             return nb::bytes(packet.data(), packet.size());
           },
           "packet_number"_a, "digest"_a, "workers"_a, "words"_a, "alone"_a = false);
+
+  nb::class_<Deal>(m, "Deal")
+      .def(nb::init<std::vector<uint32_t>, uint64_t>(), "weights"_a, "kept"_a)
+      .def_prop_ro("weights", &Deal::weights)
+      .def(
+          "change", [](Deal& d, uint64_t first, uint32_t stripe, uint32_t weight) { d.change(first, {stripe, weight}); }, "first"_a,
+          "stripe"_a, "weight"_a)
+      .def(
+          "place",
+          [](const Deal& d, uint64_t packet_number) {
+            const auto [stripe, number] = d.place(packet_number);
+            return std::pair(stripe, number);
+          },
+          "packet_number"_a)
+      .def("packet_number", &Deal::packet_number, "stripe"_a, "number"_a);
+
+  nb::class_<StripeRates>(m, "StripeRates")
+      .def(nb::init<std::vector<uint32_t>, uint64_t>(), "weights"_a, "period"_a)
+      .def("begin", &StripeRates::begin, "now"_a, "packets"_a, "waits"_a = nb::none())
+      .def("end", &StripeRates::end, "now"_a)
+      .def(
+          "next",
+          [](StripeRates& r, const std::vector<uint32_t>& weights) {
+            const auto [stripe, weight] = r.next(weights);
+            return std::pair(stripe, weight);
+          },
+          "weights"_a);
 
   nb::class_<Window>(m, "Window")
       .def(nb::init<uint32_t, uint32_t, uint32_t>(), "slots"_a, "batch"_a, "limit"_a)

@@ -64,7 +64,10 @@ namespace {
 
 constexpr uint64_t kSumElements = 4096;  // with a memory: of a piece, which stays in the first-level cache
 
-constexpr uint32_t kPause = 1, kWithdrawn = 2;  // in word 11
+// In word 11.
+constexpr uint32_t kPause = 1, kWithdrawn = 2;
+constexpr uint32_t kStripeShift = 8, kStripe = 15, kWeightShift = 16, kWeight = 63;
+constexpr uint32_t kOfRank0 = kPause | kStripe << kStripeShift | kWeight << kWeightShift;
 constexpr uint32_t kChecked = 1u << 23, kSealed = 1u << 22;  // in word 0
 uint32_t lanes_code(uint32_t bits) { return bits ? static_cast<uint32_t>(std::bit_width(bits)) - 3 : 0; }
 
@@ -84,6 +87,7 @@ void write_header(const Call& call, uint32_t* words) {
   }
   words[10] = call.rank == 0 ? call.policy : 0;
   words[11] = (call.rank == 0 && call.pause ? kPause : 0) | (call.withdrawn ? kWithdrawn : 0);
+  if (call.rank == 0) words[11] |= call.weight.stripe << kStripeShift | call.weight.weight << kWeightShift;
 }
 
 // The narrowest lanes of the type that have at least this many bits.
@@ -131,12 +135,16 @@ uint32_t PlanHeader::mismatch(const uint8_t* payload, uint32_t* difference, uint
 }
 
 bool PlanHeader::pauses(const uint8_t* payload) { return wire::load32(payload + 44) & kPause; }
+WeightChange PlanHeader::weight(const uint8_t* payload) {
+  const uint32_t word = wire::load32(payload + 44);
+  return {word >> kStripeShift & kStripe, word >> kWeightShift & kWeight};
+}
 bool PlanHeader::withdrawn(const uint8_t* payload) { return wire::load32(payload + 44) & kWithdrawn; }
 
 void PlanHeader::protect(const Call& call, uint32_t words, uint8_t* payload) {
   if (call.rank != 0) return;
   wire::store32(payload + 4 * size_t{words}, ~wire::load32(payload + 40));
-  wire::store32(payload + 4 * size_t{words} + 4, ~wire::load32(payload + 44) & kPause);
+  wire::store32(payload + 4 * size_t{words} + 4, ~wire::load32(payload + 44) & kOfRank0);
 }
 
 std::array<uint32_t, kPlanHeaderWords> PlanHeader::words(const uint8_t* payload) {
@@ -147,7 +155,7 @@ std::array<uint32_t, kPlanHeaderWords> PlanHeader::words(const uint8_t* payload)
 
 bool PlanHeader::is_protected(uint32_t words, const uint8_t* payload) {
   return wire::load32(payload + 4 * size_t{words}) == ~wire::load32(payload + 40) &&
-         wire::load32(payload + 4 * size_t{words} + 4) == (~wire::load32(payload + 44) & kPause);
+         wire::load32(payload + 4 * size_t{words} + 4) == (~wire::load32(payload + 44) & kOfRank0);
 }
 
 Plan::Plan(const Call& call, uint32_t words, bool with_header)

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "switchagg/native/worker/deal.h"
 #include "switchagg/native/worker/lane_kernels.h"
 
 namespace switchagg {
@@ -69,6 +70,7 @@ struct Call {
   uint64_t before = 0;      // of a segment, the elements before it in the whole tensor
   uint32_t policy = 0;      // rank 0's policy word
   bool pause = false;       // rank 0: all ranks stop after this collective, for a change of membership
+  WeightChange weight{};    // rank 0: of a job in stripes
   bool withdrawn = false;   // called for another number of ranks: its header says so, and no rank carries it out
   // True for what the call leaves to the job's policy: skipping of zero blocks, and the block size. `auto_lanes`: the least
   // width of lanes that the policy may choose, or 0 if the call chooses.
@@ -214,6 +216,7 @@ struct PlanHeader {
   // Returns a bit for each fingerprint word in which ranks differ. Sets the bits that differ, and rank 0's policy word.
   static uint32_t mismatch(const uint8_t* payload, uint32_t* difference, uint32_t* policy);
   static bool pauses(const uint8_t* payload);
+  static WeightChange weight(const uint8_t* payload);
   static bool withdrawn(const uint8_t* payload);  // by any rank
   // With check words, which follow `words` others in a header: complements of those words that only rank 0 sets.
   static void protect(const Call& call, uint32_t words, uint8_t* payload);

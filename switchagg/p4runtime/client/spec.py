@@ -14,6 +14,7 @@
 | `mac` | 02:00 and the address | its own MAC |
 | `station` (`stations`: a list) | none | a host, or another switch: IPv4 address, MAC, port of the switch |
 | `parent` | none | the switch above, of a leaf: its name |
+| `bandwidth` | 1Gbit | of the link over which its workers reach it, for jobs in stripes |
 | `host` (`hosts`: a list) | the stations; of `native` any | workers that attach here: addresses or networks |
 | `port` (`ports`: a list) | those of the stations | over which frames for unknown stations are flooded |
 | `target` | `auto` | `native`, `p4` (our model), `bmv2`, `tofino`; `auto`: what the P4Info says |
@@ -42,11 +43,12 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
+from switchagg.emulator.rates import bits_per_second
 from switchagg.errors import UsageError
 from switchagg.p4program.program import MAX_PORT, Station, SwitchAddress
 from switchagg.p4program.sources import source_path
 from switchagg.rules.slots import MAX_CAPACITY
-from switchagg.rules.wiring import Network, parse_hosts
+from switchagg.rules.wiring import DEFAULT_BANDWIDTH, Network, parse_hosts
 from switchagg.wire.header import DEFAULT_PORT, MAX_WORDS, MIN_WORDS
 
 SCHEME: Final = "p4runtime"
@@ -55,7 +57,7 @@ _LISTS: Final = {"station": "stations", "port": "ports", "define": "defines", "h
 _KEYS: Final = (
     "address", "udp_port", "mac", "stations", "ports", "target", "program", "defines", "p4info", "config",
     "device", "election", "words", "slots", "controller_port", "receive_buffer", "timeout",
-    "tls", "ca", "cert", "key", "parent", "hosts",
+    "tls", "ca", "cert", "key", "parent", "hosts", "bandwidth",
 )  # fmt: skip
 _RANGES: Final = {
     "device": (0, 2**64 - 1),
@@ -80,7 +82,7 @@ class P4RuntimeSpec:
         own: its addresses; None where it has to say them itself.
         stations: by IPv4 address.
         words, slots, controller_port, election, receive_buffer: None: as it is or says.
-        parent, hosts: as in `switchagg.rules.wiring.Attachment`; hosts None: the stations, if any.
+        parent, hosts, bandwidth: as in `switchagg.rules.wiring.Attachment`; hosts None: the stations, if any.
     """
 
     name: str
@@ -106,6 +108,7 @@ class P4RuntimeSpec:
     key: Path | None = None
     parent: str | None = None
     hosts: tuple[Network, ...] | None = None
+    bandwidth: float = DEFAULT_BANDWIDTH
 
     @property
     def flooded(self) -> tuple[int, ...]:
@@ -187,6 +190,7 @@ class _Reader:
             tls=self._yes("tls", given.get("tls", False)) or any(each in given for each in ("ca", "cert")),
             parent=self._parent(given),
             hosts=self._hosts(given),
+            bandwidth=self._bandwidth(given),
             **numbers,
             **files,
         )
@@ -289,6 +293,11 @@ class _Reader:
         if parent is not None and (not isinstance(parent, str) or not parent):
             raise self.wrong(f"parent is {parent!r}", "the name of another switch")
         return parent
+
+    def _bandwidth(self, given: Mapping[str, Any]) -> float:
+        if "bandwidth" not in given:
+            return DEFAULT_BANDWIDTH
+        return bits_per_second(str(given["bandwidth"]), f"{self._what}: bandwidth")
 
     def _hosts(self, given: Mapping[str, Any]) -> tuple[Network, ...] | None:
         hosts = self._list("hosts", given)

@@ -19,7 +19,7 @@ _PRODUCT: Final = {
         "stream_limbs", "density",
         "engine",
         "engine_change",
-        "engine_stripes",
+        "engine_stripes", "deal",
         "lane_kernels",
     ),
 }  # fmt: skip

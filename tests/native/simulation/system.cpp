@@ -228,10 +228,11 @@ Admission admission_of(const uint32_t* v) {
   a.workers = v[10];
   a.window_limit = v[11];
   a.policy = v[12];
+  a.weight = v[13];
   return a;
 }
 
-constexpr size_t kAdmission = 13;  // numbers of one
+constexpr size_t kAdmission = 14;  // numbers of one
 
 // The ways of an engine's stripes but the first.
 std::vector<Attachment> ways(uint32_t host, uint32_t count, const uint32_t* ports, const uint32_t* admissions) {

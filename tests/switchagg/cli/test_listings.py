@@ -84,9 +84,15 @@ def test_one_job(fake: FakeController, say: Said) -> None:
 
 
 def test_a_job_that_is_dealt_to_several_switches(fake: FakeController, say: Said) -> None:
-    fake.jobs[0]["stripes"] = [{"switch": "a", "base": 0}, {"switch": "c", "base": 512}]
+    fake.jobs[0]["stripes"] = [
+        {"switch": "a", "base": 0, "weight": 32},
+        {"switch": "c", "base": 512, "weight": 16},
+    ]
     out = say("jobs", "train")
-    assert re.findall(r"^dealt to +(.*)$", out, re.M) == ["a: slots from 0", "c: slots from 512"]
+    assert re.findall(r"^dealt to +(.*)$", out, re.M) == [
+        "a: slots from 0, weight 32 at first",
+        "c: slots from 512, weight 16 at first",
+    ]
     fake.jobs.append(job("alone", switch="elsewhere", id=2))
     assert re.search(r"^train .* \+1 ", say("jobs"), re.M)
 

@@ -7,7 +7,7 @@ process with a UDP socket of its own.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ from switchagg.control.drivers.embedded import EmbeddedDriver
 from switchagg.control.jobs.records import OPEN
 from switchagg.control.service import ControlServer
 from switchagg.emulator.faults import Faults
+from switchagg.emulator.rates import Rate
 from switchagg.emulator.switch import Switch
 from switchagg.rules.switch import DEFAULT_MEMORY
 from switchagg.rules.wiring import Attachment, parse_hosts
@@ -80,15 +81,27 @@ def switch_tree(leaves: int = 2, *, faults: Faults | None = None, **options: Any
 
 @contextlib.contextmanager
 def switch_row(
-    names: Iterable[str], *, faults: Faults | None = None, threads: int = 1, **options: Any
+    names: Iterable[str],
+    *,
+    faults: Faults | None = None,
+    threads: int = 1,
+    rates: Mapping[str, Rate] | None = None,
+    **options: Any,
 ) -> Iterator[SwitchTree]:
-    """Runs switches of these names until the end of the block; `options` go to the controller."""
+    """Runs switches of these names until the end of the block; `options` go to the controller.
+
+    Args:
+        rates: of the links of some of them.
+    """
     with contextlib.ExitStack() as stack:
         switches: dict[str, Switch] = {}
         for name in names:
             switches[name] = stack.enter_context(
-                Switch("127.0.0.1", 0, capacity=CAPACITY, faults=faults, threads=threads)
-            )
+                Switch(
+                    "127.0.0.1", 0, capacity=CAPACITY, rate=(rates or {}).get(name), faults=faults,
+                    threads=threads,
+                )
+            )  # fmt: skip
         drivers: Sequence[EmbeddedDriver] = [
             EmbeddedDriver(switch, CAPACITY, DEFAULT_MEMORY, name=name) for name, switch in switches.items()
         ]

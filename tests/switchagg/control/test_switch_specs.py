@@ -45,6 +45,8 @@ def test_workers_are_at_the_stations_that_are_no_switches() -> None:
     ("url", "problem"),
     [
         ("native?threads=65", "threads is '65'; accepted: 1..64"),
+        ("native?bandwidth=fast", "switch rack: bandwidth is 'fast'; accepted: a number and bit"),
+        ("p4runtime://10.0.0.2:1?bandwidth=5", "switch rack: bandwidth is '5'; accepted: a number and bit"),
         ("native?threads=auto", "threads is 'auto'; accepted: 1..64"),
         ("native?threads=2&address=10.0.0.1&interface=1=eth1", "threads is 2; accepted between interfaces"),
         ("native?interface=1=eth1", "address is missing"),
@@ -59,6 +61,21 @@ def test_workers_are_at_the_stations_that_are_no_switches() -> None:
 def test_what_cannot_work(url: str, problem: str) -> None:
     with pytest.raises(UsageError, match=problem):
         parse_switch(f"rack={url}")
+
+
+def test_the_bandwidth_of_a_switch() -> None:
+    texts = {
+        "a": "native",
+        "b": "native:64?bandwidth=2.5Gbit",
+        "c": "p4runtime://10.0.0.2:1?bandwidth=400Gbit",
+    }
+    made = wiring({name: parse_switch(f"{name}={text}") for name, text in texts.items()})
+    assert [each.bandwidth for each in made.values()] == [1e9, 2.5e9, 4e11]
+    for text in ("0bit", "2000Tbit"):
+        with pytest.raises(
+            UsageError, match=r"switch a: bandwidth is .* bit/s; accepted: 10kbit to 1000Tbit"
+        ):
+            wiring({"a": parse_switch(f"a=native?bandwidth={text}")})
 
 
 def test_threads_of_a_native_switch() -> None:

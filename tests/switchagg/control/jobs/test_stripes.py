@@ -12,8 +12,10 @@ from switchagg.control.jobs.book import JobBook
 from switchagg.control.jobs.effects import Fence, Install, Remove
 from switchagg.control.jobs.job import Job, Member
 from switchagg.control.jobs.records import JobState, JoinRequest, Quota, StripeAdmission, Tenant
+from switchagg.control.jobs.switch_resources import SwitchResources
 from switchagg.errors import AdmissionError
 from switchagg.rules.switch import Reconciled
+from switchagg.rules.wiring import Attachment
 from tests.switchagg.control.job_books import (
     book,
     carry_out,
@@ -83,6 +85,38 @@ def test_a_job_gets_a_range_on_each_of_as_many_switches_or_none() -> None:
     for member in members:
         jobs.leave(member)
     assert free(jobs) == 128
+
+
+def _linked(name: str, gigabits: float) -> SwitchResources:
+    made = switch(name)
+    made.attachment = Attachment(bandwidth=gigabits * 1e9)
+    return made
+
+
+def test_a_job_gets_the_switches_with_most_bandwidth_free_and_weights_in_proportion() -> None:
+    jobs = book(_linked("a", 10), _linked("b", 40), _linked("c", 20), _linked("d", 8), _linked("e", 0.1))
+    create(jobs, "there", switch="b")
+    members = _join(jobs, 3)
+    first = members[0].job
+    assert first.placement is not None
+    assert list(zip(first.switches, first.placement.weights, strict=True)) == [
+        ("b", 32), ("c", 32), ("a", 16)
+    ]  # fmt: skip
+    for member in members:
+        assert [each.weight for each in _there(member)] == [32, 32, 16]
+    second = _join(jobs, 3, "second")[0].job
+    assert second.placement is not None
+    assert list(zip(second.switches, second.placement.weights, strict=True)) == [
+        ("b", 32), ("c", 24), ("d", 19)
+    ]  # fmt: skip
+    jobs.switch_down("c", "gone")
+    _report(jobs, members, [[1, 2, 3]] * 2, stripe=1)
+    carry_out(jobs)
+    assert [(each.switch, each.weight) for each in _there(members[0])] == [("b", 32), ("d", 10), ("a", 16)]
+    third = _join(jobs, 4, "third")[0].job
+    assert third.placement is not None
+    assert third.placement.weights[-1] == 1  # of a link that is far slower
+    assert third.switches[-1] == "e"
 
 
 def test_too_few_switches_are_named_at_the_join() -> None:
