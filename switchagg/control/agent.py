@@ -200,6 +200,7 @@ class Agent:
         for attempt in range(INIT_ATTEMPTS):
             if attempt:
                 self._runtime.sleep(INIT_PAUSE)
+                generation.ask_again(attempt)
             for echo in self.driver.packets_out(list(generation.pending.values())):
                 generation.echoed(echo)
             if not generation.pending:

@@ -266,10 +266,10 @@ class P4RuntimeDriver:
                 except queue.Empty:
                     break
                 echoes.append(echo)
+                end = time.monotonic() + _PATIENCE
                 if waiting[echo]:
                     waiting[echo] -= 1
                     left -= 1
-                    end = time.monotonic() + _PATIENCE
             return echoes
 
     # ---- counters ----

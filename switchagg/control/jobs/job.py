@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -127,6 +127,14 @@ class Generation:
         """Returns the part that a rank, one of `places`, sends to, and its worker bit there."""
         part = next(part for part in self.parts if rank in part.senders)
         return part, part.senders.index(rank)
+
+    def ask_again(self, attempt: int) -> None:
+        """Gives pending INITs the number of another attempt, so that only the echo of the last copy counts.
+
+        A slow switch has obeyed earlier copies by then. Later, they would set back a slot that is in use.
+        """
+        for slot, packet in self.pending.items():
+            self.pending[slot] = replace(Header.unpack(packet), reply=attempt).pack()
 
     def echoed(self, packet: bytes) -> None:
         """Takes a packet from the controller's port; ignores all but echoes of pending INITs."""

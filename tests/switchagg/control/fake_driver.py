@@ -16,6 +16,8 @@ class FakeDriver:
 
     Attributes:
         drop: INIT packets that it loses before it begins to echo; negative: all.
+        slow: calls with INITs whose patience ends before it gets to them; then it obeys all, in their order.
+        behind: INITs that it has yet to obey.
         refuse: what `install_job` raises.
         half: it leaves the job there all the same.
         fence_fails, remove_fails: how many calls of these fail first.
@@ -42,6 +44,8 @@ class FakeDriver:
         self.installed = 0
         self.inits: list[bytes] = []
         self.drop = 0
+        self.slow = 0
+        self.behind: list[bytes] = []
         self.refuse: str | None = None
         self.half = False
         self._lock = threading.Lock()
@@ -68,6 +72,16 @@ class FakeDriver:
                 raise SwitchError(f"no job {job_id}")
 
     def packets_out(self, packets: Sequence[bytes]) -> list[bytes]:
+        if self.slow or self.behind:
+            self.behind.extend(packets)
+            if self.slow:
+                self.slow -= 1
+                return []
+            missing, echoes = set(packets), []
+            while missing:
+                echoes.append(self.behind.pop(0))
+                missing.discard(echoes[-1])
+            return echoes
         lost = len(packets) if self.drop < 0 else min(self.drop, len(packets))
         self.drop = self.drop - lost if self.drop > 0 else self.drop
         self.inits.extend(packets[lost:])

@@ -288,6 +288,13 @@ def test_inits_are_repeated_until_they_are_echoed(
     place.join_all("b", 1)
 
 
+def test_no_copy_of_an_init_is_under_way_when_a_job_opens(place: ServedController) -> None:
+    """A switch that obeyed it then would set back a slot that is in use, for good."""
+    place.driver.slow = 2
+    place.join_all()
+    assert place.driver.behind == []
+
+
 def test_a_switch_that_refuses(place: ServedController) -> None:
     place.driver.refuse = "the table is full"
     status, code, message = place.refused("a", 0, 1)
