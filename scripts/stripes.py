@@ -1,6 +1,7 @@
-"""One job over 1, 2 and 4 switches: the time of an all-reduce, where all have links of the same rate.
+"""One job over 1, 2 and 4 switches: the time of an all-reduce, with links of the same rate, or one slower.
 
-    sudo python -m scripts.stripes [--stripes 1,2,4] [--workers 4] [--rate 1000] [--mib 16] [--calls 15]
+    sudo python -m scripts.stripes [--stripes 1,2,4] [--workers 4] [--rate 1000] [--slow 1] [--mib 16]
+                                           [--calls 15] [--queue 20]
 
     worker  --veth--+                      +--veth--  switch
     worker  --veth--+--  a router that is  +--veth--  switch
@@ -8,9 +9,11 @@
 
 Every worker has a network namespace of its own; the switches have an interface each, in one. A token bucket
 (tbf) at both ends limits each veth pair to --rate Mbit/s. There is a job for each number of switches, and
-they take turns, call by call. The floor is what the frames of an all-reduce take on the link that has most
-to carry: a worker's, or a switch's, which gets its share of the packets of each worker. Every sum is checked;
-exits with 1 if one is wrong.
+they take turns, call by call. The link of the last switch has --slow times the rate. The controller knows
+nothing of rates. Times are of the first call, and of the second half of all, with the weights at the end. The
+floor is what the frames of an all-reduce take on the link that has most to carry: a worker's, or a switch's
+that gets as large a part of the packets as it has of all rates. With --slow there is one for equal parts too.
+Every sum is checked; exits with 1 if one is wrong.
 """
 
 from __future__ import annotations
@@ -46,6 +49,7 @@ def main() -> int:
     parser.add_argument("--stripes", default="1,2,4", help="a list")
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--rate", type=float, default=1000, help="Mbit/s each way, of every link")
+    parser.add_argument("--slow", type=float, default=1, help="part of it that the last switch's link has")
     parser.add_argument("--queue", type=float, default=20, help="milliseconds")
     parser.add_argument("--slots", type=int, default=512)
     parser.add_argument("--mib", type=float, default=16, help="of the tensor, float32")
@@ -58,8 +62,9 @@ def main() -> int:
     with ExitStack() as stack:
         router, switches = namespace(stack), namespace(stack)
         in_namespace(router, "sysctl", "-qw", "net.ipv4.ip_forward=1")
-        for number in range(1, max(counts) + 1):
-            address = _link(args, router, switches, f"switch{number}", f"10.{number}.0")
+        rates = [args.rate] * (max(counts) - 1) + [args.rate * args.slow]
+        for number, rate in enumerate(rates, 1):
+            address = _link(args, rate, router, switches, f"switch{number}", f"10.{number}.0")
             # Answers go out of the interface that has the switch's address.
             in_namespace(switches, *f"ip rule add from {address} table {number}".split())
             way = f"ip route add default via 10.{number}.0.1 table {number}"
@@ -68,33 +73,38 @@ def main() -> int:
         workers = []
         for rank in range(args.workers):
             home = namespace(stack)
-            _link(args, router, home, f"worker{rank}", f"10.100.{rank}")
+            _link(args, args.rate, router, home, f"worker{rank}", f"10.100.{rank}")
             in_namespace(home, *f"ip route add default via 10.100.{rank}.1".split())
             workers.append(_started(stack, home, [*sys.argv[1:], "--side", str(rank)]))
         said = [json.loads(worker.stdout.readline() or "null") for worker in workers if worker.stdout]
     if None in said:
         return 1
     packets = -(-round(args.mib * (1 << 18)) // WORDS)
-    frames = 8e-3 * packets * (4 * WORDS + HEADERS) / args.rate  # of one worker, in milliseconds
+    bits = 8e-3 * packets * (4 * WORDS + HEADERS)  # of one worker, in thousands
     for number, stripes in enumerate(counts):
-        times = sorted(max(each[number][call] for each in said) for call in range(args.calls))
-        floor = max(1.0, args.workers / stripes) * frames
+        first, *times = (max(each["times"][number][call] for each in said) for call in range(args.calls))
+        times = sorted(times[args.calls // 2 - 1 :])
+        used = rates[:stripes]
+        floor, alike = (
+            max(bits / args.rate, args.workers * bits / rate) for rate in (sum(used), stripes * min(used))
+        )
         print(
-            f"{stripes} switches: {1e3 * median(times):.0f} ms (least {1e3 * times[0]:.0f}, "
-            f"most {1e3 * times[-1]:.0f}), floor {floor:.0f} ms",
+            f"{stripes} switches: {1e3 * first:.0f} ms at first, then {1e3 * median(times):.0f} (least "
+            f"{1e3 * times[0]:.0f}, most {1e3 * times[-1]:.0f}) with weights {said[0]['weights'][number]}; "
+            f"floor {floor:.0f}" + (f", with equal weights {alike:.0f}" if args.slow != 1 else ""),
             flush=True,
         )
     return 0
 
 
-def _link(args: argparse.Namespace, router: int, pid: int, name: str, net: str) -> str:
+def _link(args: argparse.Namespace, rate: float, router: int, pid: int, name: str, net: str) -> str:
     """Links a namespace to the router's; returns its address."""
     line = f"link add {name} type veth peer name {name} netns {pid}"
     in_namespace(router, "ip", *line.split())
     for end, last in ((router, 1), (pid, 2)):
         in_namespace(end, "ip", "address", "add", f"{net}.{last}/24", "dev", name)
         in_namespace(end, "ip", "link", "set", name, "up")
-        limit = f"root tbf rate {args.rate}mbit burst 70k latency {args.queue}ms"
+        limit = f"root tbf rate {rate}mbit burst 70k latency {args.queue}ms"
         in_namespace(end, "tc", "qdisc", "add", "dev", name, *limit.split())
     return f"{net}.2"
 
@@ -151,7 +161,8 @@ def _worker(args: argparse.Namespace, counts: list[int], rank: int) -> int:
                 mine.append(time.monotonic() - begun)
                 if not (x == total).all():
                     return 1
-    print(json.dumps(times), flush=True)
+        weights = [session.stats()["weights"] for session in sessions]
+    print(json.dumps({"times": times, "weights": weights}), flush=True)
     return 0
 
 

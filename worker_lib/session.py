@@ -600,7 +600,8 @@ class Session:
             ``blocks_union`` (non-zero at any rank) and ``blocks_skipped``; ``collectives``; ``elements`` of
             their tensors, of these ``exact_elements`` and ``bounded_elements`` (see `allreduce`; others were
             integers, bytes or in lanes of a given width), and of the latter, about, ``refined_elements``,
-            which took more words than others; ``seconds``: a dict of time spent in ``scan``, ``quantize``,
+            which took more words than others; ``weights`` of the switches that packets are dealt to (empty in
+            a group of one); ``seconds``: a dict of time spent in ``scan``, ``quantize``,
             ``wire`` (send and receive calls), ``wait`` (for packets) and ``decode``; ``window`` (packets
             allowed in flight); ``transport``. All zero in a group of one.
         """
@@ -619,6 +620,7 @@ class Session:
         out["rtt_seconds"] = raw.get("rtt_ns", 0) / 1e9
         out["rto_seconds"] = raw.get("rto_ns", 0) / 1e9
         out["window"] = raw.get("cwnd", 0)
+        out["weights"] = list(state.engine.weights) if state.engine is not None else []
         times = {name: raw.get(f"{name}_ns", 0) / 1e9 for name in ("scan", "quantize", "wait", "decode")}
         wire = (raw.get("send_ns", 0) + raw.get("receive_ns", 0)) / 1e9
         return {**out, "seconds": {**times, "wire": wire}, "transport": self.transport}

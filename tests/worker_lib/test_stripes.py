@@ -40,9 +40,7 @@ def _sums(session: Session, seed: int) -> list[bytes]:
 
 
 def _weights(session: Session) -> list[int]:
-    engine = session._state.engine
-    assert engine is not None
-    return list(engine.weights)
+    return list(session.stats()["weights"])
 
 
 @pytest.mark.parametrize("settings", [{}, {"check": True}, {"seal": True}, {"threads": 2}], ids=str)
