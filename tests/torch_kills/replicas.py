@@ -19,11 +19,12 @@ from tests.torch_kills.training import PATIENCE, Rank, Wrong, digest, final_loss
 
 _SECONDS = timedelta(seconds=20)
 _REST = 0.005  # seconds, or a replica that is alone keeps a core busy with the lighthouse
+_LOOKS = 100  # steps in which one has to be that all have done
 _HEARTBEAT = 1000  # milliseconds of silence after which the lighthouse takes a replica for dead
 
 
 def replica(pipe: Connection, steps: Any, lighthouse: str, name: str, backend: str) -> None:
-    """Trains until it is told the last step; then reports that step, its weights' digest and the loss."""
+    """Trains until it is killed; reports each step's digest and losses, from a step that it is told."""
     logging.disable(logging.WARNING)  # torchft tells every change
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     dist.init_process_group(
@@ -38,8 +39,8 @@ def replica(pipe: Connection, steps: Any, lighthouse: str, name: str, backend: s
     )  # fmt: skip
     wrapped = DistributedDataParallel(manager, net)
     optimizer = Optimizer(manager, torch.optim.SGD(net.parameters(), lr=0.05))
-    first, last = final_loss(net), None
-    while last is None or manager.current_step() < last:
+    first, told, step = final_loss(net), None, 0
+    while True:
         optimizer.zero_grad()
         loss_of(wrapped, manager.current_step(), manager.participating_rank() or 0).backward()
         ones = torch.ones(1)
@@ -50,11 +51,12 @@ def replica(pipe: Connection, steps: Any, lighthouse: str, name: str, backend: s
             raise Wrong(f"{who}: the average of {manager.num_participants()} ones is {ones}")
         optimizer.step()
         steps.value = manager.current_step()
+        if told is not None and told <= steps.value != step:
+            step = steps.value
+            pipe.send((step, digest(net), first, final_loss(net)))
         time.sleep(_REST)
-        if last is None and pipe.poll():
-            last = pipe.recv()
-    pipe.send((manager.current_step(), digest(net), first, final_loss(net)))
-    pipe.recv()  # others may still need this one's checkpoint, until the parent kills it
+        if told is None and pipe.poll():
+            told = pipe.recv()
 
 
 class Replicas:
@@ -89,17 +91,25 @@ class Replicas:
         return f"{victim.name} killed at step {step}; {seconds:.1f} s until the others had done 3 more"
 
     def finish(self) -> str:
-        """Trains to a step that all end at, and compares their weights."""
-        last = max(rank.steps.value for rank in self._ranks) + 20
+        """Trains on, and compares all ranks' weights after a step that all have done.
+
+        None may stop at a step that it was told: one that is behind, alone, finds no quorum any more.
+        """
+        told = max(rank.steps.value for rank in self._ranks) + 20
         for rank in self._ranks:
-            rank.pipe.send(last)
-        found = reports(self._ranks)
-        if len({(step, bits) for step, bits, *_ in found.values()}) > 1:
-            raise Wrong(f"ranks differ: {found}")
-        first, now = max(each[2] for each in found.values()), next(iter(found.values()))[3]
+            rank.pipe.send(told)
+        seen: dict[int, list[Any]] = {}
+        while not (found := [each for each in seen.values() if len(each) == len(self._ranks)]):
+            if len(seen) > _LOOKS:
+                raise Wrong(f"no step of {sorted(seen)} has been done by all")
+            for step, *report in reports(self._ranks).values():
+                seen.setdefault(step, []).append(report)
+        if len({bits for bits, *_ in found[0]}) > 1:
+            raise Wrong(f"ranks differ: {seen}")
+        first, now = max(each[1] for each in found[0]), found[0][0][2]
         if not now < first / 2:
             raise Wrong(f"the loss was {first:.3f} and is {now:.3f}")
-        return f"{last} steps; loss {first:.3f} -> {now:.3f}; equal weights on all ranks"
+        return f"{told} steps; loss {first:.3f} -> {now:.3f}; equal weights on all ranks"
 
     def _start(self) -> None:
         name = f"replica{self._started}"

