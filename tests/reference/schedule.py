@@ -165,7 +165,8 @@ def segment_elements(block: int, *, sparse: bool) -> int:
 
     Args:
         block: B. A segment is a multiple of 32 blocks, so that it has whole words of the bitmap.
-        sparse: true if the last collective skipped zero blocks and its union was under an eighth of them.
+        sparse: true if zero blocks are skipped, and the union of the last collective of as many elements that
+            skipped them was under an eighth of the blocks; of the first, if the call itself asks for it.
     """
     unit = 32 * block
     wanted = SPARSE_SEGMENT if sparse else DENSE_SEGMENT

@@ -95,21 +95,34 @@ def test_plans_run_two_segments_ahead_of_streams(count: int, tmp_path: Path) -> 
     assert runs == once + once
 
 
-def test_after_a_sparse_collective_segments_are_large(tmp_path: Path) -> None:
-    count = 3 * DENSE_SEGMENT
-    union = np.arange(-(-count // BLOCK)) % 100 == 0
+def test_segments_are_large_where_the_last_collective_of_as_many_elements_was_sparse(tmp_path: Path) -> None:
+    count, other = 3 * DENSE_SEGMENT, 3 * DENSE_SEGMENT - 70
+    sparse, full = np.arange(-(-count // BLOCK)) % 100 == 0, np.ones(-(-count // BLOCK), np.bool_)
+    # Elements, blocks that are not zero, whether the call names these, and whether segments are large.
+    calls = [
+        (count, sparse, False, False),
+        (other, full, False, False),
+        (count, full, False, True),
+        (count, sparse, False, False),
+        (other, sparse, True, False),
+        (other, full, True, True),
+        (count - 1, sparse, True, True),
+    ]
 
-    def twice(session: Session) -> None:
-        for _ in range(2):
-            session.allreduce(np.repeat(union, BLOCK)[:count].astype(np.float32), bits=32)
+    def in_turn(session: Session) -> None:
+        for elements, union, named, _ in calls:
+            x = np.repeat(union, BLOCK)[:elements].astype(np.float32)
+            blocks = union[: -(-elements // BLOCK)] if named else "auto"
+            session.allreduce(x, bits=32, blocks=blocks, block_size=BLOCK)
 
     with EmbeddedController(pcap=tmp_path / "run.pcap") as host:
-        together(host.url, 2, twice, words=WORDS, slots=1024)
+        together(host.url, 2, in_turn, words=WORDS, slots=1024)
     sent = _sent_by_a_worker((tmp_path / "run.pcap").read_bytes())
     runs = [(op, len(list(members))) for op, members in groupby(op for _, op, _ in sent)]
     assert runs == [
-        *_expected(count, union, segment_elements(BLOCK, sparse=False)),
-        *_expected(count, union, segment_elements(BLOCK, sparse=True)),
+        run
+        for elements, union, _, large in calls
+        for run in _expected(elements, union, segment_elements(BLOCK, sparse=large))
     ]
 
 

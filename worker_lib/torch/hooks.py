@@ -141,6 +141,7 @@ class State:
         self._compressors = None if compressor is None else BucketCompressors(compressor, names)
         self._tables = sparse.Tables()
         self._seconds = None if timeout is None else timeout.total_seconds()
+        self._started: list[SwitchWork] = []  # of a backward pass, until its last bucket
         group = process_group or getattr(model, "process_group", None) or dist.group.WORLD
         if group is None:
             raise UsageError("there is no process group: call torch.distributed.init_process_group first")
@@ -304,6 +305,11 @@ def allreduce_hook(state: State, bucket: dist.GradBucket) -> torch.futures.Futur
     """Averages a bucket's gradients over all ranks through the switch, for `register_comm_hook`."""
     with ranged("allreduce_hook"):
         work = state._start(bucket)
-        if bucket.is_last():
-            work.drive(_DRIVE_SECONDS)
+        if not bucket.is_last():
+            state._started.append(work)
+            return work.get_future()
+        work.drive(_DRIVE_SECONDS)
+        started, state._started = state._started, []
+        for before in started:  # those that are done need no other thread any more
+            before.is_completed()
         return work.get_future()

@@ -92,18 +92,16 @@ def start(
     x = own.coalesce()
     if session.world_size == 1:
         return [], lambda: _replace(tensor, x)
-    sizes = torch.tensor(shape[:dims])
-    strides = sizes.flip(0).cumprod(0).flip(0) // sizes  # of a row's number, by coordinate
     rows = math.prod(shape[:dims])
     width = math.prod(shape[dims:])
     block = _block(width)
     assert block is not None
-    mine = (x.indices() * strides[:, None]).sum(0)
+    mine = np.ravel_multi_index(tuple(x.indices().numpy()), shape[:dims])
     table = tables.take(rows, width, x.dtype)
-    table.index_copy_(0, mine, x.values().reshape(-1, width))
+    table.index_copy_(0, torch.from_numpy(mine), x.values().reshape(-1, width))
     per_row = width // block
     mask = np.zeros((rows, per_row), np.bool_)
-    mask[mine.numpy()] = True
+    mask[mine] = True
     union = np.zeros(-(-rows * per_row // 32), np.uint32)
     work = session._allreduce(
         table.view(-1), op, bits, mask.reshape(-1), block_size=block, timeout=timeout,
@@ -111,12 +109,13 @@ def start(
     )  # fmt: skip
 
     def finish() -> None:
-        there = unpack_bitmap(union, rows * per_row).reshape(rows, per_row).any(1)
-        numbers = torch.from_numpy(np.flatnonzero(there))
+        there = unpack_bitmap(union, rows * per_row)
+        mine = np.flatnonzero(there if per_row == 1 else there.reshape(rows, per_row).any(1))
+        numbers = torch.from_numpy(mine)
         values = table.index_select(0, numbers)
         table.index_fill_(0, numbers, 0)
         tables.give_back(table)
-        indices = numbers[None] // strides[:, None] % sizes[:, None]
+        indices = torch.from_numpy(np.stack(np.unravel_index(mine, shape[:dims])))
         result = torch.sparse_coo_tensor(
             indices, values.view(-1, *shape[dims:]), shape, is_coalesced=True, check_invariants=False
         )

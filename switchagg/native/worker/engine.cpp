@@ -312,7 +312,7 @@ bool Engine::advance() {
 }
 
 void Engine::on_all_sent(const Collective& c) {
-  if (c.call.count > 0) sparse_ = c.call.sparse && c.blocks_union * 8 < c.call.blocks();
+  if (c.call.sparse && c.call.count > 0) unions_.note(c.call, c.blocks_union);
   ++sending_;
 }
 
@@ -335,7 +335,7 @@ void Engine::begin(Collective& c) {
   c.call.policy = policy_sent_;
   c.call.nontemporal = (c.call.out_end - c.call.out_begin) * c.call.element_bytes() >= kNontemporal;
   const uint64_t each = c.call.kind == Kind::no_op ? std::max<uint64_t>(c.call.count, 1)
-                                                   : c.call.segment_elements(sparse_ ? kSparseSegment : kDenseSegment);
+                                                   : c.call.segment_elements(unions_.sparse(c.call) ? kSparseSegment : kDenseSegment);
   for (uint64_t from = 0; from < c.call.count && !c.call.withdrawn; from += each)
     c.segments.emplace_back().call = c.call.segment(from, std::min(each, c.call.count - from));
   const uint64_t segments = c.segments.size();

@@ -112,6 +112,25 @@ struct Step {
 // Step `number` of each segment.
 Step::Kind kind_of_step(const Call& call, uint32_t number);
 
+// By number of elements: whether the union of the last collective that skipped zero blocks was sparse, as all ranks know.
+class LastUnions {
+ public:
+  // The union of this call is expected to be sparse. Of the first one of its size, the call itself may say so.
+  bool sparse(const Call& call) const {
+    const auto last = sparse_.find(call.count);
+    return call.sparse && (last == sparse_.end() ? !call.auto_zeros : last->second);
+  }
+  void note(const Call& call, uint64_t blocks) {
+    if (sparse_.size() == kSizes && !sparse_.contains(call.count)) sparse_.clear();
+    sparse_[call.count] = blocks * 8 < call.blocks();
+  }
+  void clear() { sparse_.clear(); }
+
+ private:
+  static constexpr size_t kSizes = 64;
+  std::map<uint64_t, bool> sparse_;
+};
+
 struct SegmentState {
   Call call;
   std::unique_ptr<Plan> plan;
@@ -435,8 +454,7 @@ class Engine {
   int64_t busy_since_ = -1;
   uint64_t past_retransmissions_ = 0, past_packets_ = 0;  // of former generations
   PortCounters past_port_;
-  // Less than an eighth of the last collective's blocks were in the union, which all ranks know.
-  bool sparse_ = false;
+  LastUnions unions_;
   int64_t last_result_ = 0;
   std::atomic<uint32_t> policy_, policy_sent_;
   DensityProbe probe_;

@@ -101,7 +101,7 @@ void Engine::adopt(std::unique_ptr<Port> port, const Admission& admission, std::
   completed_ = limit_ = begun_before_break_ = 0;
   failed_from_ = UINT64_MAX;
   frozen_ = pausing_ = pause_requested_ = false;
-  sparse_ = false;
+  unions_.clear();
   if (Policy::valid(admission.policy)) policy_ = policy_sent_ = admission.policy;
   last_result_ = 0;
   sending_ = 0;

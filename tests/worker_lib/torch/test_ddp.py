@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -118,6 +119,45 @@ def test_whoever_hands_over_the_last_bucket_runs_the_exchange() -> None:
         assert gradients == [1.5]
         assert complete == [True] * 3
         assert not waited
+
+
+def _several_buckets() -> list[list[bool]]:
+    """Two steps while the thread that completes futures is busy: what is done when the last hook returns."""
+    layers = [torch.nn.Linear(100, 100, bias=False) for _ in range(3)]
+    model = DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=0.01)
+    hooks._DRIVE_SECONDS = 60.0  # type: ignore[misc]
+    free = threading.Event()
+    futures: list[Any] = []
+    complete: list[list[bool]] = []
+
+    def busy() -> None:
+        free.wait(30)
+
+    with State(model) as state:
+
+        def hook(state: State, bucket: Any) -> Any:
+            if not futures:
+                free.clear()
+                state._through.futures.put(busy)
+            futures.append(allreduce_hook(state, bucket))
+            future = futures[-1]
+            if bucket.is_last():
+                complete.append([each.done() for each in futures])
+                futures.clear()
+                free.set()
+            return future
+
+        hook.__annotations__ = {"bucket": dist.GradBucket, "return": torch.futures.Future[torch.Tensor]}
+        model.register_comm_hook(state, hook)
+        for _ in range(2):
+            model(torch.ones(100)).sum().backward()
+    return complete
+
+
+def test_whoever_hands_over_the_last_bucket_completes_the_others() -> None:
+    for complete in run(2, _several_buckets, backend="gloo"):
+        assert [each for step in complete for each in step] == [True] * sum(map(len, complete))
+        assert len(complete[1]) > 1
 
 
 def test_a_last_bucket_does_not_hold_up_its_rank_until_the_others_come() -> None:
