@@ -466,9 +466,9 @@ bool Engine::can_send() const {
 }
 
 // Builds the next packet of a stripe, and puts it with those that it will send.
-void Engine::build(Collective& c, uint64_t packet_number) {
-  const auto [turn, number] = place_of(packet_number);
-  Stripe& stripe = stripes_[turn];
+void Engine::build(Collective& c, uint64_t packet_number, Deal::Place at) {
+  const uint64_t number = at.number;
+  Stripe& stripe = stripes_[at.stripe];
   uint8_t* const to = stripe.record(number, stride_);
   uint16_t& reader = stripe.readers[stripe.index(number)];
   const Step& step = c.active.back();
@@ -542,10 +542,10 @@ bool Engine::send_new(int64_t now) {
     rooms_.clear();
     for (const Stripe& each : stripes_) rooms_.push_back(each.room());
     for (const uint64_t end = next_packet_ + ready; next_packet_ < end; ++next_packet_) {
-      uint32_t& room = rooms_[turn_of(next_packet_)];
-      if (room == 0) break;
-      --room;
-      build(*c, next_packet_);
+      const Deal::Place at = place_of(next_packet_);
+      if (rooms_[at.stripe] == 0) break;
+      --rooms_[at.stripe];
+      build(*c, next_packet_, at);
     }
   }
   uint64_t count = 0;

@@ -359,7 +359,7 @@ class Engine {
   void note_policy(const Collective& c);
   uint32_t sendable() const;
   bool can_send() const;
-  void build(Collective& c, uint64_t packet_number);
+  void build(Collective& c, uint64_t packet_number, Deal::Place at);
   void transmit();
   void complete(Collective& c, Status status);
   void publish();
@@ -420,6 +420,7 @@ class Engine {
   std::optional<uint64_t> damage_;
   std::vector<Stripe> stripes_;
   Deal deal_{{kMostWeight}, 0};
+  bool moved_ = false;  // of the generation: a stripe has
   std::optional<StripeRates> rates_;  // of several stripes, on rank 0
   uint64_t next_packet_ = 0;  // the number of the next packet that is built
   bool suspended_ = false;

@@ -157,6 +157,7 @@ bool Engine::move(std::unique_ptr<Port> port, const Admission& admission, uint64
   }
   forget(s);
   s = std::move(moved);
+  moved_ = true;
   wait_for_all();
   last_result_ = 0;
   if (damage_ && turn_of(*damage_) == stripe) damage_.reset();
@@ -243,9 +244,11 @@ void Engine::wipe_keys() {
 // The collective that a packet is of, and the index of its step among the active ones. Null: it is of none any more, or its RESULT
 // was held before a move to another switch.
 Collective* Engine::find(uint64_t packet_number, size_t* index) {
-  const auto [turn, number] = place_of(packet_number);
-  const Stripe& s = stripes_[turn];
-  if (number < s.replay_end && s.held[s.index(number)]) return nullptr;
+  if (moved_) {
+    const auto [turn, number] = place_of(packet_number);
+    const Stripe& s = stripes_[turn];
+    if (number < s.replay_end && s.held[s.index(number)]) return nullptr;
+  }
   for (auto& candidate : queue_) {
     Collective& c = *candidate;
     if (!c.begun || packet_number < c.start || packet_number >= c.end) continue;

@@ -75,6 +75,7 @@ void Engine::attach(std::unique_ptr<Port> port, const Admission& admission, std:
   stripes_ = std::move(made);
   std::vector<uint32_t> weights;
   for (const Stripe& each : stripes_) weights.push_back(each.at.weight);
+  moved_ = false;
   rates_.reset();
   if (stripes_.size() > 1 && admission.rank == 0) rates_.emplace(weights, kPeriod * admission.slots * stripes_.size());
   deal_ = Deal(std::move(weights), admission.slots);
