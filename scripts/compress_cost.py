@@ -10,6 +10,7 @@ import time
 
 import numpy as np
 
+from worker_lib.adam import AdamMoments, LambMoments
 from worker_lib.compress import (
     Compressor,
     Differences,
@@ -67,6 +68,17 @@ def cost(compressor: Compressor, x: np.ndarray[tuple[int], np.dtype[np.float32]]
     return [1e9 * b / x.size for b in best]
 
 
+def moments_cost(moments: AdamMoments, gradient: np.ndarray[tuple[int], np.dtype[np.float32]]) -> float:
+    """Nanoseconds an element of a step of the second phase, without its sum and compressor."""
+    best = float("inf")
+    moments.take(gradient.copy(), 0.001)
+    for _ in range(ROUNDS):
+        start = time.process_time()
+        moments.take(moments.message(gradient), 0.001)
+        best = min(best, time.process_time() - start)
+    return 1e9 * best / gradient.size
+
+
 def main() -> None:
     """Prints a line for each method."""
     elements = int(sys.argv[1]) if len(sys.argv) > 1 else 4_000_000
@@ -78,6 +90,9 @@ def main() -> None:
             f"{compressor.describe()[:64]:64s} {share:5.1f} {encode:6.1f} {decode:6.1f} "
             f"{share + encode + decode:5.1f}"
         )
+    for kind in (AdamMoments, LambMoments):
+        spent = moments_cost(kind(x.copy(), [x.size], warm_up=1), x)
+        print(f"{'a step of ' + kind.__name__:84s} {spent:5.1f}")
 
 
 if __name__ == "__main__":

@@ -33,7 +33,8 @@ SHOWN: Final = {
     "adaptive-level": (1, 2),
     "quantized-top-k": (1, 1),
     "swarm": (2, 2),
-    "one-bit-adam": (1, 1),
+    "one-bit-adam": (2, 2),
+    "count-sketch": (1, 1),
     "sparse-loco": (1, 1),
 }
 """Tables and pictures that the page has of an experiment; of others one and none."""

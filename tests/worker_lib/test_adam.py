@@ -1,4 +1,4 @@
-"""Compressed Adam: Adam itself while it warms up, its phases after that, the same at all ranks under loss."""
+"""Compressed Adam and LAMB: the originals in the warm-up, the phase after, equal at all ranks under loss."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from switchagg.control.embedded import EmbeddedController
 from tests.seeds import seed_of_this_run
 from tests.worker_lib.harness import together
 from worker_lib import Session, UsageError
-from worker_lib.adam import CompressedAdam
+from worker_lib.adam import CompressedAdam, CompressedLamb
 from worker_lib.compress import ErrorFeedback, Rotation, SharedExponent
 
 Array = npt.NDArray[np.float32]
@@ -36,46 +36,75 @@ def gradients(x: list[Array], seed: int, rank: int, step: int) -> list[Array]:
     ]  # fmt: skip
 
 
-def formulas(seed: int, steps: int, warm_up: int, rate: float) -> Array:
-    """All ranks in one process, moments summed exactly."""
+def formulas(seed: int, steps: int, warm_up: int, rate: float, lamb: bool) -> Array:
+    """All ranks in one process, moments summed exactly; LAMB's coefficients as the paper has them."""
     x = np.concatenate(start(0)).astype(np.float64)
-    m, v = np.zeros_like(x), np.zeros_like(x)
+    m, v, fresh = np.zeros_like(x), np.zeros_like(x), np.zeros_like(x)
+    means, factors = [0.0] * len(SIZES), [1.0] * len(SIZES)
+    tensors = np.split(np.arange(x.size), np.cumsum(SIZES)[:-1])
     for step in range(steps):
         parts = np.split(x.astype(np.float32), np.cumsum(SIZES)[:-1])
         each = [np.concatenate(gradients(parts, seed, rank, step)).astype(float) for rank in range(RANKS)]
         mean = np.mean(each, axis=0)
         m = 0.9 * m + 0.1 * mean
+        fresh = 0.999 * fresh + 0.001 * mean**2
         if step < warm_up:
-            v = 0.999 * v + 0.001 * mean**2
-        corrected = np.sqrt(v / (1 - 0.999 ** min(step + 1, warm_up))) + 1e-8
-        x -= rate * (m / (1 - 0.9 ** (step + 1)) / corrected + 0.01 * x)
+            v = fresh
+        root = np.sqrt(v / (1 - 0.999 ** min(step + 1, warm_up))) + 1e-8
+        ahead = m / (1 - 0.9 ** (step + 1)) / root
+        moved = ahead + 0.01 * x
+        for i, at in enumerate(tensors if lamb else ()):
+            if step < warm_up:
+                c = np.clip(np.linalg.norm(x[at]) / np.linalg.norm(moved[at]), 0.01, 10)
+                means[i] = 0.9 * means[i] + 0.1 * c
+            else:
+                ratio = (root / (np.sqrt(fresh / (1 - 0.999 ** (step + 1))) + 1e-8))[at].max()
+                share = min(1, np.linalg.norm(ahead[at]) / np.linalg.norm(moved[at]))
+                bounded = np.clip(ratio * share + 1 - share, 0.5, 4)
+                factors[i] = np.clip(bounded, 0.9 * factors[i], 1.1 * factors[i])
+                c = factors[i] * means[i] / (1 - 0.9**warm_up)
+            moved[at] *= c
+        x -= rate * moved
     return x.astype(np.float32)
 
 
-def test_both_phases_are_the_formulas(lossy: EmbeddedController) -> None:
+KINDS = pytest.mark.parametrize("kind", [CompressedAdam, CompressedLamb])
+
+
+@KINDS
+def test_both_phases_are_the_formulas(lossy: EmbeddedController, kind: type[CompressedAdam]) -> None:
     seed = seed_of_this_run()
 
     def call(session: Session) -> tuple[Array, bytes]:
         x = start(session.rank)
-        adam = CompressedAdam(
-            session, x, rate=0.01, warm_up=6, weight_decay=0.01, compressor=SharedExponent(32)
-        )
-        for step in range(12):
+        adam = kind(session, x, rate=0.01, warm_up=6, weight_decay=0.01, compressor=SharedExponent(32))
+        for step in range(16):
             adam.step(gradients(x, seed, session.rank, step))
         return np.concatenate(x), np.concatenate(x).tobytes()
 
     found = together(lossy.url, RANKS, call)
     assert len({digest for _, digest in found}) == 1
-    assert np.allclose(found[0][0], formulas(seed, 12, 6, 0.01), atol=1e-4)
+    expected = formulas(seed, 16, 6, 0.01, kind is CompressedLamb)
+    assert np.allclose(found[0][0], expected, atol=1e-4)
+    assert not np.allclose(found[0][0], formulas(seed, 16, 6, 0.01, kind is CompressedAdam), atol=1e-3)
 
 
-@pytest.mark.parametrize("compressor", [None, ErrorFeedback(Rotation(bits=4, block=256))])
-def test_compressed_it_still_finds_the_mean(lossy: EmbeddedController, compressor: Any) -> None:
+@pytest.mark.parametrize(
+    ("kind", "compressor"),
+    [
+        (CompressedAdam, None),
+        (CompressedAdam, ErrorFeedback(Rotation(bits=4, block=256))),
+        (CompressedLamb, None),
+    ],
+)
+def test_compressed_it_still_finds_the_mean(
+    lossy: EmbeddedController, kind: type[CompressedAdam], compressor: Any
+) -> None:
     seed = seed_of_this_run()
 
     def call(session: Session) -> tuple[bytes, float]:
         x = start(session.rank)
-        adam = CompressedAdam(
+        adam = kind(
             session, x, rate=0.05, warm_up=30, compressor=None if compressor is None else compressor.fork(0)
         )
         for step in range(150):
@@ -111,23 +140,27 @@ def test_elements_without_a_gradient_stay(lossy: EmbeddedController) -> None:
         assert not all_still
 
 
-def test_a_checkpoint(lossy: EmbeddedController) -> None:
+@KINDS
+def test_a_checkpoint(lossy: EmbeddedController, kind: type[CompressedAdam]) -> None:
     seed = seed_of_this_run()
 
     def call(session: Session) -> tuple[bytes, bytes]:
         x = start(0)
-        adam = CompressedAdam(session, x, rate=0.05, warm_up=3)
+        adam = kind(session, x, rate=0.05, warm_up=3)
         for step in range(8):
             adam.step(gradients(x, seed, session.rank, step))
         saved = adam.state_dict()
         y = start(1)
-        other = CompressedAdam(session, y, rate=0.05, warm_up=3)
+        other = kind(session, y, rate=0.05, warm_up=3)
         other.load_state_dict(saved)
         for each, run in ((x, adam), (y, other)):
             for step in range(8, 12):
                 run.step(gradients(each, seed, session.rank, step))
         with pytest.raises(UsageError, match="state has 1000 elements; here: 5"):
-            CompressedAdam(session, [np.zeros(5, np.float32)], rate=1, warm_up=1).load_state_dict(saved)
+            kind(session, [np.zeros(5, np.float32)], rate=1, warm_up=1).load_state_dict(saved)
+        if kind is CompressedAdam:
+            with pytest.raises(UsageError, match="state lacks factor, mean, w; needed"):
+                CompressedLamb(session, start(0), rate=1, warm_up=1).load_state_dict(saved)
         return np.concatenate(x).tobytes(), np.concatenate(y).tobytes()
 
     for mine, again in together(lossy.url, 2, call):

@@ -203,7 +203,7 @@ def _product(p: Floats, q: Floats) -> Floats:
     return out
 
 
-def _dot(a: Floats, b: Floats) -> float:
+def dot(a: Floats, b: Floats) -> float:
     """Returns a b, its additions in an order that does not depend on the processor."""
     products = a * b
     while products.size > 1:
@@ -227,11 +227,11 @@ def orthonormal(p: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
             out[:, column] = 0.0 if largest == 0 else np.nan
             continue
         v /= largest
-        before = _dot(v, v)
+        before = dot(v, v)
         for _ in range(2):  # twice is enough
             for other in range(column):
-                v -= _dot(out[:, other], v) * out[:, other]
-        after = _dot(v, v)
+                v -= dot(out[:, other], v) * out[:, other]
+        after = dot(v, v)
         if after > 1e-12 * before:  # float32's rounding of p is no direction
             out[:, column] = v / math.sqrt(after)
     return out

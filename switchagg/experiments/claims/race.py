@@ -122,7 +122,7 @@ class Dense:
     title = "dense model"
     rates = (0.02, 0.05, 0.1, 0.2, 0.4)
     steps = 300
-    sizes = (64, 256, 128, 10)
+    sizes: tuple[int, ...] = (64, 256, 128, 10)
     batch = 16
 
     def __init__(self) -> None:
@@ -162,19 +162,23 @@ class Dense:
 
     def gradient(self, x: Floats, seed: int, step: int, rank: int) -> Floats:
         rng = np.random.default_rng((seed, 1, step, rank))
-        chosen = rng.integers(0, len(self._train[1]), self.batch)
+        return self.gradient_of(x, rng.integers(0, len(self._train[1]), self.batch))
+
+    def gradient_of(self, x: Floats, chosen: npt.NDArray[np.int64]) -> Floats:
+        """Returns the gradient of a batch of samples; of several, shape (..., samples), one each."""
         pixels, digits = self._train[0][chosen], self._train[1][chosen]
         layers, seen = self._layers(x), self._forward(x, pixels)
-        scores = seen[-1] - seen[-1].max(axis=1, keepdims=True)
+        scores = seen[-1] - seen[-1].max(axis=-1, keepdims=True)
         slope = np.exp(scores)
-        slope /= slope.sum(axis=1, keepdims=True)
-        slope[np.arange(self.batch), digits] -= 1
-        slope /= self.batch
+        slope /= slope.sum(axis=-1, keepdims=True)
+        slope -= np.eye(slope.shape[-1], dtype=slope.dtype)[digits]
+        slope /= chosen.shape[-1]
         parts: list[Floats] = []
         for i in range(len(layers) - 2, -1, -2):
-            parts[:0] = [(seen[i // 2].T @ slope).reshape(-1), slope.sum(axis=0)]
+            weights = seen[i // 2].swapaxes(-1, -2) @ slope
+            parts[:0] = [weights.reshape(*chosen.shape[:-1], -1), slope.sum(axis=-2)]
             slope = (slope @ layers[i].T) * (1 - seen[i // 2] ** 2)
-        return np.concatenate(parts)
+        return np.concatenate(parts, axis=-1)
 
     def update(
         self, x: Floats, gradient: Floats, state: dict[str, Floats], rate: float, momentum: float

@@ -88,9 +88,10 @@ class Sums:
     Args:
         make: makes a worker's compressor; None: exact means, 32 bits an element.
         shapes: of the model's tensors.
+        workers: how many.
     """
 
-    def __init__(self, make: Callable[[], Any] | None, shapes: Any) -> None:
+    def __init__(self, make: Callable[[], Any] | None, shapes: Any, workers: int = WORKERS) -> None:
         self.bits = 0.0
         self._workers = None
         if make is not None:
@@ -100,7 +101,7 @@ class Sums:
                 compressor.lay_out(shapes)
                 return compressor
 
-            self._workers = Lockstep(laid_out, WORKERS)
+            self._workers = Lockstep(laid_out, workers)
 
     def mean(self, xs: Sequence[Floats] | Floats) -> Floats:
         """Returns the mean."""
@@ -118,12 +119,16 @@ Way = Callable[[Any, float, int], tuple[Curve, float]]
 
 
 def tuned_ways(
-    runner: Runner, ways: Mapping[str, Way], rates: Sequence[float], seeds: int
+    runner: Runner,
+    ways: Mapping[str, Way],
+    rates: Sequence[float],
+    seeds: int,
+    task: Callable[[], Any] = Dense,
 ) -> dict[str, Tuned]:
     """Tunes each way of training by name and runs it with other seeds."""
     found = {}
     for name, way in ways.items():
-        found[name] = tuned(way, rates, runner.seed, seeds)
+        found[name] = tuned(way, rates, runner.seed, seeds, task())
         runner.say(f"{name}: rate {found[name].rate:g}, loss {found[name].loss:.4f}")
     return found
 
@@ -140,12 +145,13 @@ class Arrivals:
     """Ways of training, and the steps that each takes to one held-out loss.
 
     Attributes:
+        target: the loss.
         steps: of each way, by seed.
         means: over seeds; None where a seed did not arrive.
     """
 
     def __init__(self, ways: Mapping[str, Tuned], target: float) -> None:
-        self._ways, self._target = ways, target
+        self._ways, self.target = ways, target
         self.steps = {name: each.steps_to(target) for name, each in ways.items()}
         self.means = {
             name: float(np.mean([s for s in each if s is not None])) if None not in each else None
@@ -171,18 +177,18 @@ class Arrivals:
             )
             for name, each in self._ways.items()
         ]
-        return Table(f"{title} {self._target:.3f}", (heading, *headings), rows, note)
+        return Table(f"{title} {self.target:.3f}", (heading, *headings), rows, note)
 
-    def plot(self) -> Plot:
+    def plot(self, name: str = "loss") -> Plot:
         """Returns the curves of the ways, and the target."""
         return Plot(
-            "loss",
+            name,
             "Held-out loss, mean of seeds",
             "steps",
             "nats",
             [each.series(name) for name, each in self._ways.items()],
             log_y=True,
-            lines=[("target", self._target)],
+            lines=[("target", self.target)],
         )
 
 
@@ -191,9 +197,8 @@ def steps_text(steps: float | None) -> str:
     return "not reached" if steps is None else f"{steps:.0f}"
 
 
-def tuned(run: Way, rates: Sequence[float], seed: int, seeds: int) -> Tuned:
+def tuned(run: Way, rates: Sequence[float], seed: int, seeds: int, task: Any) -> Tuned:
     """Tunes a way of training and runs it with other seeds."""
-    task = Dense()
 
     def end(rate: float) -> float:
         last = run(task, rate, seed + 1000)[0][-1][1]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from switchagg.experiments.claims import (
+    count_sketch,
     gadmm,
     one_bit_adam,
     quantized_top_k,
@@ -72,13 +73,13 @@ def test_the_perceptron_s_gradient_is_its_loss_s() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize(
     "claim",
-    [sparse_break_even, swarm, gadmm, one_bit_adam, sparse_loco, quantized_top_k],
+    [sparse_break_even, swarm, gadmm, one_bit_adam, sparse_loco, quantized_top_k, count_sketch],
     ids=lambda m: m.EXPERIMENT.name,
 )
 def test_short_forms_run(claim: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in claim.EXPERIMENT.needs:
         pytest.importorskip(name)
-    if claim in (sparse_break_even, swarm, gadmm):
+    if claim in (sparse_break_even, swarm, gadmm, count_sketch):
         monkeypatch.setattr(claim, "WORKERS", 2)
     said: list[str] = []
     outcome = claim.EXPERIMENT.run(Runner(Settings(quick=True), said.append))
@@ -88,3 +89,5 @@ def test_short_forms_run(claim: ModuleType, monkeypatch: pytest.MonkeyPatch) -> 
         assert [check.held for check in outcome.checks] == [True, False, True, True], outcome.checks
     if claim is sparse_break_even:
         assert all(check.held for check in outcome.checks[:3]), outcome.checks  # bytes, no times
+    if claim is count_sketch:
+        assert outcome.checks[-1].held, outcome.checks  # the sum through a switch
