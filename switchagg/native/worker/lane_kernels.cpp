@@ -148,9 +148,18 @@ inline double nearest(double v) { return __builtin_rint(v); }
 inline float lower(float v) { return __builtin_floorf(v); }
 inline double lower(double v) { return __builtin_floor(v); }
 
+// The same as an integer. With SSE2 alone nearest() is a call of the C library, but conversion to an integer rounds too.
+template <typename Q, typename T>
+inline Q nearest_as(T v) {
+#if defined(__SSE2__) && !defined(__SSE4_1__) && __has_builtin(__builtin_irintf)
+  if constexpr (sizeof(T) == 4 && sizeof(Q) == 4) return __builtin_irintf(v);
+#endif
+  return static_cast<Q>(nearest(v));
+}
+
 template <typename T, typename Q>
 void quantize(const T* __restrict x, size_t n, Scale<T> s, Q* __restrict q) {
-  for (size_t i = 0; i < n; ++i) q[i] = static_cast<Q>(nearest((x[i] * s.f1) * s.f2));
+  for (size_t i = 0; i < n; ++i) q[i] = nearest_as<Q>((x[i] * s.f1) * s.f2);
 }
 
 // The sum modulo 2^64 of words, as integers with a sign, times their weights.
@@ -213,7 +222,7 @@ uint64_t quantize_be(const float* __restrict x, size_t n, ScaleF s, uint32_t* __
 #endif
   x += i, words += i, weights += kWeighed ? i : 0;
   each_line(n - i, [=](size_t j) { ahead(x + j); }, [&](size_t j) {
-    const uint32_t word = static_cast<uint32_t>(static_cast<int32_t>(nearest((x[j] * s.f1) * s.f2)));
+    const uint32_t word = static_cast<uint32_t>(nearest_as<int32_t>((x[j] * s.f1) * s.f2));
     words[j] = big(word);
     if constexpr (kWeighed) sum += weighted_word(word, weights[j]);
   });

@@ -78,6 +78,12 @@ const Loop kLoops[] = {
     LOOP("weighted_sum_be", 64, 0, return packets(n, kPacket, [&](size_t i, size_t size) {
            return k.lanes.weighted_sum_be(m.words + i, m.lanes, size);
          })),
+    LOOP("quantize_weighted", 64, 64, return packets(n, kPacket, [&](size_t i, size_t size) {
+           return k.lanes.quantize_weighted(m.floats + i, size, kUp, out<uint32_t>(m) + i, m.lanes);
+         })),
+    LOOP("dequantize_weighted", 64, 64, return packets(n, kPacket, [&](size_t i, size_t size) {
+           return k.lanes.dequantize_weighted(m.words + i, size, kDown, out<float>(m) + i, false, m.lanes);
+         })),
     LOOP("pad_be, two pads", 192, 64, k.lanes.pad_be(m.words, m.planes, m.planes + n, n, out<uint32_t>(m))),
     LOOP("slots: copy", 64, 64, k.slots.copy(m.out, reinterpret_cast<uint8_t*>(m.words), n)),
     LOOP("slots: add", 128, 64, k.slots.add(m.out, reinterpret_cast<uint8_t*>(m.words), n)),
