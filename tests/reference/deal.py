@@ -36,7 +36,8 @@ class Deal:
 
     def __init__(self, weights: Sequence[int]) -> None:
         self.weights = list(weights)
-        self._dealt: list[int] = []
+        self._dealt: list[tuple[int, int]] = []  # each packet's stripe, and its number there
+        self._numbers = [0] * len(weights)
         self._next = turns(self.weights)
 
     def change(self, first: int, stripe: int, weight: int) -> None:
@@ -49,12 +50,13 @@ class Deal:
     def place(self, packet_number: int) -> tuple[int, int]:
         """Returns a packet's stripe, and its number there."""
         self._deal_to(packet_number + 1)
-        stripe = self._dealt[packet_number]
-        return stripe, self._dealt[:packet_number].count(stripe)
+        return self._dealt[packet_number]
 
     def _deal_to(self, end: int) -> None:
         while len(self._dealt) < end:
-            self._dealt.append(next(self._next))
+            stripe = next(self._next)
+            self._dealt.append((stripe, self._numbers[stripe]))
+            self._numbers[stripe] += 1
 
 
 class StripeRates:

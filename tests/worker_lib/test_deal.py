@@ -16,7 +16,7 @@ from worker_lib import _native
 def test_packets_are_dealt_as_in_the_reference() -> None:
     """Through changes of weights; packets of the last P numbers of each stripe are found again."""
     rng = random.Random(seed_of_this_run())
-    for _ in range(60):
+    for _ in range(20):
         count, kept = rng.randint(2, MAX_STRIPES), rng.choice([2, 16, 64])
         weights = [rng.randint(1, MAX_WEIGHT) for _ in range(count)]
         native, right = _native.Deal(weights, kept), reference.Deal(weights)
