@@ -1,9 +1,10 @@
 ------------------------------ MODULE protocol ------------------------------
-(* Slots, window, leaves and changes of membership of docs/protocol.md (sections 2, 3 and 12), for TLC.
+(* Slots, window, leaves, changes of membership and failovers of docs/protocol.md (sections 2, 3, 12 and 13), for TLC.
 
    The network is the set of all packets ever sent: each may arrive at any time, again and again, in any order,
-   or never. Packet numbers stand for sequence numbers, and the generation for the job id and tokens of a packet.
-   What a packet's words are worth is kept as the set of contributions that are in them, and their number. *)
+   or never. Packet numbers stand for sequence numbers, and the number of an admission for the job id and tokens of
+   a packet: a generation has one, and another at each switch that it goes over to. Of words, the set of
+   contributions that are in them is kept, and their number. *)
 
 EXTENDS Integers, FiniteSets
 
@@ -13,37 +14,47 @@ CONSTANTS
     P,         \* slots
     Calls,     \* collectives that each worker calls in a generation
     Packets,   \* packets of a collective
-    Losses     \* workers that may be lost
+    Losses,    \* workers that may be lost
+    Spares     \* switches, or trees, that the job may go over to
 
 VARIABLES
     \* Workers.
-    mode,      \* "run", "frozen", "finish", "done" with the generation, "lost" to the controller, "gone"
-    at,        \* the generation that a worker is in
-    sent,      \* packets sent, by generation
-    held,      \* packet numbers of this generation whose RESULT a worker holds
+    mode,      \* "run", "frozen", "finish", "done" with the generation; "suspended" until there is another switch;
+               \* "lost" to the controller, "gone"
+    at,        \* the admission that a worker has
+    sent,      \* by admission: the packet number that it sends next
+    held,      \* packet numbers whose RESULT it has of this switch, and those below the first one here
+    taken,     \* packet numbers of this generation whose RESULT it has of any switch
     limit,     \* collectives that it may complete
-    ended,     \* collectives that it completed in each generation that it went on from; -1 for others
+    ended,     \* by admission: collectives that it had completed when it went on to another generation, or -1
     \* Switches. One is named by the workers at and below it.
     slot,
     up,        \* contributions that leaves have sent
     results,   \* RESULTs that the root has sent
     fenced,    \* workers whose packets are dropped
+    dead,      \* switches that are gone
     \* The controller.
-    gen,       \* the generation at the switches
-    members,   \* of each generation
-    lost,      \* members of this generation that are lost
+    now,       \* the admission that the switches know
+    members,   \* of each admission
+    origin,    \* of each: the first one of its generation
+    first,     \* of each: its first packet number
+    lost,      \* members that are lost
     said,      \* collectives that each has completed, as it told; -1 before
-    agreed     \* the number to be completed by all; -1 before it is known
+    agreed,    \* the number to be completed by all; -1 before it is known
+    moving,    \* TRUE while members are to suspend
+    spares,    \* switches that are left to go over to
+    failed     \* TRUE after the end of the job with an error at every survivor
 
-vars == <<mode, at, sent, held, limit, ended, slot, up, results, fenced, gen, members, lost, said, agreed>>
-worker == <<mode, at, sent, held, limit, ended>>
-switch == <<slot, up, results, fenced>>
-control == <<gen, members, lost, said, agreed>>
+worker == <<mode, at, sent, held, taken, limit, ended>>
+switch == <<slot, up, results, fenced, dead>>
+control == <<now, members, origin, first, lost, said, agreed, moving, spares, failed>>
+vars == <<worker, switch, control>>
 
-Generations == 1 .. Losses + 1
+Admissions == 1 .. Losses + Spares + 1
 Root == Workers
 Switches == {Root} \union Groups
 Max(numbers) == CHOOSE k \in numbers : \A other \in numbers : k >= other
+Min(numbers) == CHOOSE k \in numbers : \A other \in numbers : k <= other
 
 (* The switch that a worker sends to, and the senders of a switch: workers, as sets of one, or leaves. *)
 SwitchOf(w) == IF Groups = {} THEN Root ELSE CHOOSE leaf \in Groups : w \in leaf
@@ -51,26 +62,28 @@ Senders(s, present) == IF s = Root /\ Groups # {} THEN {leaf \in Groups : leaf \
                        ELSE {{w} : w \in s \intersect present}
 
 (* Section 2, INIT: the first packet for each slot is a round ahead of it. *)
-Initialised(present) ==
+Initialised(present, from) ==
     [s \in Switches |-> [i \in 0 .. P - 1 |->
-        [q |-> i - P, seen |-> Senders(s, present), words |-> {}, added |-> 0]]]
+        [q |-> from + ((i - from) % P) - P, seen |-> Senders(s, present), words |-> {}, added |-> 0]]]
 
 Init ==
     /\ mode = [w \in Workers |-> "run"]
     /\ at = [w \in Workers |-> 1]
-    /\ sent = [w \in Workers |-> [g \in Generations |-> 0]]
+    /\ sent = [w \in Workers |-> [g \in Admissions |-> 0]]
     /\ held = [w \in Workers |-> {}]
+    /\ taken = [w \in Workers |-> {}]
     /\ limit = [w \in Workers |-> Calls]
-    /\ ended = [w \in Workers |-> [g \in Generations |-> -1]]
-    /\ slot = Initialised(Workers)
-    /\ up = {}
-    /\ results = {}
-    /\ fenced = {}
-    /\ gen = 1
-    /\ members = [g \in Generations |-> IF g = 1 THEN Workers ELSE {}]
+    /\ ended = [w \in Workers |-> [g \in Admissions |-> -1]]
+    /\ slot = Initialised(Workers, 0)
+    /\ up = {} /\ results = {} /\ fenced = {} /\ dead = {}
+    /\ now = 1
+    /\ members = [g \in Admissions |-> IF g = 1 THEN Workers ELSE {}]
+    /\ origin = [g \in Admissions |-> IF g = 1 THEN 1 ELSE 0]
+    /\ first = [g \in Admissions |-> 0]
     /\ lost = {}
     /\ said = [w \in Workers |-> -1]
     /\ agreed = -1
+    /\ moving = FALSE /\ spares = Spares /\ failed = FALSE
 
 -----------------------------------------------------------------------------
 (* Section 2, Slots: the slot after a sender's packet with these words. *)
@@ -86,145 +99,214 @@ After(old, sender, packet) ==
 Arrives(s, sender, packet) ==
     LET i == packet.q % P
         new == After(slot[s][i], sender, packet)
-        out == [g |-> gen, q |-> new.q, words |-> new.words, added |-> new.added]
-        full == new.seen = Senders(s, members[gen])
-    IN  /\ new # slot[s][i]
+        out == [g |-> now, q |-> new.q, words |-> new.words, added |-> new.added]
+        full == new.seen = Senders(s, members[now])
+    IN  /\ s \notin dead
+        /\ new # slot[s][i]
         /\ slot' = [slot EXCEPT ![s][i] = new]
         /\ results' = IF full /\ s = Root THEN results \union {out} ELSE results
         /\ up' = IF full /\ s # Root THEN up \union {[leaf |-> s, packet |-> out]} ELSE up
-        /\ UNCHANGED <<worker, control, fenced>>
+        /\ UNCHANGED <<worker, control, fenced, dead>>
 
 (* Admission. *)
-Admitted(w, g) == g = gen /\ w \in members[gen] \ fenced
+Admitted(w, g) == g = now /\ w \in members[now] \ fenced
 
 FromWorker(w, g, q) ==
-    /\ q < sent[w][g]
     /\ Admitted(w, g)
-    /\ Arrives(SwitchOf(w), {w}, [q |-> q, words |-> {<<w, g, q>>}, added |-> 1])
+    /\ Arrives(SwitchOf(w), {w}, [q |-> q, words |-> {<<w, origin[g], q>>}, added |-> 1])
 
 FromLeaf(contribution) == Arrives(Root, contribution.leaf, contribution.packet)
 
 -----------------------------------------------------------------------------
-(* RESULTs that a worker holds without a gap, and collectives that it has completed. *)
-Base(w) == CHOOSE q \in 0 .. Calls * Packets : q \notin held[w] /\ \A k \in 0 .. q - 1 : k \in held[w]
-Completed(w) == LET done == Base(w) \div Packets IN IF done < limit[w] THEN done ELSE limit[w]
-Goes(w) == mode[w] \in {"run", "finish", "lost"} /\ (Completed(w) < limit[w] \/ limit[w] = Calls)
+(* The least packet number whose RESULT a worker lacks, and collectives that it has completed. *)
+Lowest(w) == CHOOSE q \in 0 .. Calls * Packets : q \notin taken[w] /\ \A k \in 0 .. q - 1 : k \in taken[w]
+Completed(w) == Min({Lowest(w) \div Packets, limit[w]})
+Goes(w) == mode[w] \in {"run", "finish", "lost"} /\ Completed(w) < limit[w]
+
+(* Section 13: packet numbers below this one were sent to earlier switches, and others may need them here. *)
+End(w) == Max({0} \union {sent[w][g] : g \in {k \in 1 .. at[w] - 1 : origin[k] = origin[at[w]]}})
+Replays(w) == mode[w] \notin {"suspended", "gone"} /\ \E q \in 0 .. End(w) - 1 : q \notin held[w]
 
 (* Section 3: the window. *)
 Send(w) ==
     LET q == sent[w][at[w]]
-    IN  /\ Goes(w)
-        /\ q \div Packets < limit[w]
+    IN  /\ (Goes(w) /\ q \div Packets < limit[w]) \/ (Replays(w) /\ q < End(w))
         /\ \A k \in 0 .. q - P \div 2 : k \in held[w]
         /\ sent' = [sent EXCEPT ![w][at[w]] = q + 1]
-        /\ UNCHANGED <<mode, at, held, limit, ended, switch, control>>
+        /\ UNCHANGED <<mode, at, held, taken, limit, ended, switch, control>>
 
 Take(w, result) ==
-    /\ Goes(w)
+    /\ Goes(w) \/ Replays(w)
     /\ result.g = at[w]
     /\ result.q < sent[w][at[w]] /\ result.q \notin held[w]
     /\ held' = [held EXCEPT ![w] = @ \union {result.q}]
+    /\ taken' = [taken EXCEPT ![w] = @ \union {result.q}]
     /\ UNCHANGED <<mode, at, sent, limit, ended, switch, control>>
 
 -----------------------------------------------------------------------------
 (* Section 12. A lost process may go on for a while, and the switch learns later to drop what it sends. *)
-Survivors == members[gen] \ lost
+Survivors == members[now] \ lost
 
-Lose(w) ==
-    /\ gen <= Losses /\ w \in Survivors /\ Survivors # {w}
-    /\ Cardinality(Workers \ members[gen]) + Cardinality(lost) < Losses
+Lose(w) ==  \* it ends a failover
+    /\ w \in Survivors /\ Survivors # {w}
+    /\ Cardinality(Workers \ members[now]) + Cardinality(lost) < Losses
     /\ lost' = lost \union {w}
+    /\ moving' = FALSE
     /\ mode' = [mode EXCEPT ![w] = IF mode[w] \in {"run", "finish"} THEN "lost" ELSE "gone"]
-    /\ UNCHANGED <<at, sent, held, limit, ended, switch, gen, members, said, agreed>>
+    /\ UNCHANGED <<at, sent, held, taken, limit, ended, switch, now, members, origin, first, said, agreed, spares, failed>>
 
 Dies(w) ==
     /\ mode[w] = "lost"
     /\ mode' = [mode EXCEPT ![w] = "gone"]
-    /\ UNCHANGED <<at, sent, held, limit, ended, switch, control>>
+    /\ UNCHANGED <<at, sent, held, taken, limit, ended, switch, control>>
 
 Fence ==
     /\ fenced # lost
     /\ fenced' = lost
-    /\ UNCHANGED <<worker, slot, up, results, control>>
+    /\ UNCHANGED <<worker, slot, up, results, dead, control>>
 
 Freeze(w) ==  \* and progress
-    /\ mode[w] = "run" /\ at[w] = gen /\ lost # {}
+    /\ mode[w] \in {"run", "suspended"} /\ at[w] = now /\ lost # {}
     /\ mode' = [mode EXCEPT ![w] = "frozen"]
     /\ limit' = [limit EXCEPT ![w] = Completed(w)]
     /\ said' = [said EXCEPT ![w] = Completed(w)]
-    /\ UNCHANGED <<at, sent, held, ended, switch, gen, members, lost, agreed>>
+    /\ UNCHANGED <<at, sent, held, taken, ended, switch, now, members, origin, first, lost, agreed, moving, spares, failed>>
 
 Decide ==
     /\ agreed = -1 /\ lost # {} /\ \A w \in Survivors : said[w] >= 0
-    /\ agreed' = Max({said[w] : w \in members[gen]})
-    /\ UNCHANGED <<worker, switch, gen, members, lost, said>>
+    /\ agreed' = Max({said[w] : w \in members[now]})
+    /\ UNCHANGED <<worker, switch, now, members, origin, first, lost, said, moving, spares, failed>>
 
 Finish(w) ==
     /\ mode[w] = "frozen" /\ agreed >= 0
     /\ mode' = [mode EXCEPT ![w] = "finish"]
     /\ limit' = [limit EXCEPT ![w] = agreed]
-    /\ UNCHANGED <<at, sent, held, ended, switch, control>>
+    /\ UNCHANGED <<at, sent, held, taken, ended, switch, control>>
 
 Proceed(w) ==
     /\ mode[w] = "finish" /\ Completed(w) = limit[w]
     /\ mode' = [mode EXCEPT ![w] = "done"]
-    /\ UNCHANGED <<at, sent, held, limit, ended, switch, control>>
+    /\ UNCHANGED <<at, sent, held, taken, limit, ended, switch, control>>
+
+(* A new admission, whose packets begin with a number: the slots of former ones are forgotten. *)
+Admit(present, generation, from) ==
+    /\ now' = now + 1
+    /\ members' = [members EXCEPT ![now + 1] = present]
+    /\ origin' = [origin EXCEPT ![now + 1] = generation]
+    /\ first' = [first EXCEPT ![now + 1] = from]
+    /\ slot' = Initialised(present, from)
+    /\ up' = {} /\ fenced' = {} /\ dead' = {}
+    /\ lost' = {} /\ moving' = FALSE
+    /\ said' = [w \in Workers |-> -1] /\ agreed' = -1
+    /\ UNCHANGED <<worker, results, spares, failed>>
 
 Open ==
-    /\ lost # {} /\ \A w \in Survivors : mode[w] = "done" /\ at[w] = gen
-    /\ gen' = gen + 1
-    /\ members' = [members EXCEPT ![gen + 1] = Survivors]
-    /\ slot' = Initialised(Survivors)
-    /\ up' = {} /\ lost' = {} /\ fenced' = {}
-    /\ said' = [w \in Workers |-> -1] /\ agreed' = -1
-    /\ UNCHANGED <<worker, results>>
+    /\ lost # {} /\ \A w \in Survivors : mode[w] = "done" /\ at[w] = now
+    /\ Admit(Survivors, now + 1, 0)
 
 Resume(w) ==
-    /\ mode[w] = "done" /\ at[w] < gen
+    /\ mode[w] = "done" /\ at[w] < now
     /\ mode' = [mode EXCEPT ![w] = "run"]
-    /\ at' = [at EXCEPT ![w] = gen]
+    /\ at' = [at EXCEPT ![w] = now]
     /\ held' = [held EXCEPT ![w] = {}]
+    /\ taken' = [taken EXCEPT ![w] = {}]
     /\ limit' = [limit EXCEPT ![w] = Calls]
     /\ ended' = [ended EXCEPT ![w][at[w]] = Completed(w)]
     /\ UNCHANGED <<sent, switch, control>>
 
 -----------------------------------------------------------------------------
-Finished == lost = {} /\ \A w \in Survivors : at[w] = gen /\ mode[w] = "run" /\ Completed(w) = Calls
+(* Section 13. A switch dies; the controller finds that later, or takes a switch for dead that is not, or drains it. *)
+SwitchDies(s) ==
+    /\ dead = {} /\ spares > 0
+    /\ dead' = {s} /\ spares' = spares - 1
+    /\ UNCHANGED <<worker, slot, up, results, fenced, now, members, origin, first, lost, said, agreed, moving, failed>>
+
+BeginFailover ==
+    /\ ~moving /\ lost = {} /\ (dead # {} \/ spares > 0)
+    /\ moving' = TRUE
+    /\ spares' = IF dead # {} THEN spares ELSE spares - 1
+    /\ UNCHANGED <<worker, switch, now, members, origin, first, lost, said, agreed, failed>>
+
+Suspend(w) ==  \* and replay: it tells the least packet number whose RESULT it lacks, which stays
+    /\ moving /\ mode[w] = "run" /\ at[w] = now
+    /\ mode' = [mode EXCEPT ![w] = "suspended"]
+    /\ UNCHANGED <<at, sent, held, taken, limit, ended, switch, control>>
+
+GoOver ==
+    /\ moving /\ \A w \in members[now] : mode[w] = "suspended" /\ at[w] = now
+    /\ Admit(members[now], origin[now], Min({Lowest(w) : w \in members[now]}))
+
+Move(w) ==
+    /\ mode[w] = "suspended" /\ at[w] < now
+    /\ mode' = [mode EXCEPT ![w] = "run"]
+    /\ at' = [at EXCEPT ![w] = now]
+    /\ sent' = [sent EXCEPT ![w][now] = first[now]]
+    /\ held' = [held EXCEPT ![w] = 0 .. first[now] - 1]
+    /\ UNCHANGED <<taken, limit, ended, switch, control>>
+
+(* A rank and a switch are lost together. A survivor lacks the RESULT of q, which others hold; the switch that made it is
+   gone, and what the lost rank had contributed to it has not got to the next one. *)
+Lacks(w, q) ==
+    /\ q \notin taken[w]
+    /\ \/ dead # {}
+       \/ /\ origin[now] # now
+          /\ \E v \in lost : LET old == slot[SwitchOf(v)][q % P]
+                            IN  old.q < q \/ (old.q = q /\ {v} \notin old.seen)
+
+Fail ==
+    /\ agreed >= 0 /\ \E w \in Survivors : \E q \in 0 .. agreed * Packets - 1 : Lacks(w, q)
+    /\ failed' = TRUE
+    /\ UNCHANGED <<worker, switch, now, members, origin, first, lost, said, agreed, moving, spares>>
+
+-----------------------------------------------------------------------------
+Finished == lost = {} /\ ~moving /\ \A w \in Survivors : at[w] = now /\ mode[w] = "run" /\ Completed(w) = Calls
+Ended == Finished \/ failed
 
 Next ==
-    \/ \E w \in Workers :
-        \/ Send(w) \/ Lose(w) \/ Dies(w) \/ Freeze(w) \/ Finish(w) \/ Proceed(w) \/ Resume(w)
-        \/ \E g \in Generations : \E q \in 0 .. sent[w][g] - 1 : FromWorker(w, g, q)
-        \/ \E result \in results : Take(w, result)
-    \/ \E contribution \in up : FromLeaf(contribution)
-    \/ Fence \/ Decide \/ Open
-    \/ Finished /\ UNCHANGED vars  \* the only state that nothing need follow: any other would be a deadlock
+    \/ /\ ~failed
+       /\ \/ \E w \in Workers :
+              \/ Send(w) \/ Lose(w) \/ Dies(w) \/ Freeze(w) \/ Finish(w) \/ Proceed(w) \/ Resume(w)
+              \/ Suspend(w) \/ Move(w)
+              \/ \E g \in Admissions : \E q \in first[g] .. sent[w][g] - 1 : FromWorker(w, g, q)
+              \/ \E result \in results : Take(w, result)
+          \/ \E contribution \in up : FromLeaf(contribution)
+          \/ \E s \in Switches : SwitchDies(s)
+          \/ Fence \/ Decide \/ Open \/ BeginFailover \/ GoOver \/ Fail
+    \/ Ended /\ UNCHANGED vars  \* the only states that nothing need follow: any other would be a deadlock
 
 Spec == Init /\ [][Next]_vars /\ WF_vars(Next)
 
 (* Every RESULT is the sum of what all members of its generation sent for its packet number, each once. *)
 RightSums ==
     \A result \in results :
-        /\ result.words = {<<w, result.g, result.q>> : w \in members[result.g]}
+        /\ result.words = {<<w, origin[result.g], result.q>> : w \in members[result.g]}
         /\ result.added = Cardinality(members[result.g])
 
-(* A worker takes RESULTs of its generation only. *)
+(* A worker takes RESULTs of its admission only, and what it has is of its generation. *)
 OwnResults ==
-    \A w \in Workers : \A q \in held[w] : \E result \in results : result.g = at[w] /\ result.q = q
+    \A w \in Workers :
+        /\ \A q \in held[w] \ (0 .. first[at[w]] - 1) : \E result \in results : result.g = at[w] /\ result.q = q
+        /\ \A q \in taken[w] : \E result \in results : origin[result.g] = origin[at[w]] /\ result.q = q
 
-(* A RESULT that was sent is in the slots, on the whole way, while a survivor needs it. *)
+(* A RESULT that was sent is in the slots, on the whole way, while a survivor needs it and the switches are there. *)
 Answered ==
-    \A w \in Survivors : at[w] = gen =>
+    \A w \in Survivors : at[w] = now /\ dead = {} =>
         \A result \in results :
-            result.g = gen /\ result.q \in (0 .. sent[w][gen] - 1) \ held[w] =>
+            result.g = now /\ result.q \in (0 .. sent[w][now] - 1) \ held[w] =>
                 \A s \in {Root, SwitchOf(w)} : slot[s][result.q % P].q = result.q
+
+(* At another switch a worker lacks nothing below the first packet, and has to send no more than its last P again. *)
+Replayed ==
+    \A w \in Workers : origin[at[w]] # at[w] =>
+        /\ 0 .. first[at[w]] - 1 \subseteq taken[w]
+        /\ End(w) <= first[at[w]] + P
 
 (* All who went on from a generation have completed the same collectives in it, and all that any of them told. *)
 Agreement ==
-    /\ \A v, w \in Workers : \A g \in Generations :
+    /\ \A v, w \in Workers : \A g \in Admissions :
         ended[v][g] >= 0 /\ ended[w][g] >= 0 => ended[v][g] = ended[w][g]
     /\ agreed >= 0 => \A w \in Survivors : said[w] <= agreed
 
-(* After the last loss every survivor completes every collective. *)
-Completes == []<>Finished
+(* After the last loss every survivor completes every collective; or a rank and a switch were lost, and all have an error. *)
+Completes == []<>Ended
 =============================================================================

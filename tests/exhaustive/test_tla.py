@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import pytest
 
-from tests.exhaustive.tla import LEAVES, MISTAKES, SPECIFICATION, TWO, VIOLATIONS, check, find_tlc
+from tests.exhaustive.tla import (
+    BOTH,
+    FAILOVER,
+    LEAVES,
+    MISTAKES,
+    SPECIFICATION,
+    TWO,
+    VIOLATIONS,
+    check,
+    find_tlc,
+)
 
 needs_tlc = pytest.mark.skipif(find_tlc() is None, reason="TLC is not here (tlc on PATH, or TLA2TOOLS)")
 
 
 @needs_tlc
-@pytest.mark.parametrize("model", [TWO, LEAVES], ids=["one-switch", "leaves"])
+@pytest.mark.parametrize(
+    "model", [TWO, LEAVES, FAILOVER, BOTH], ids=["one-switch", "leaves", "failover", "rank-and-switch"]
+)
 def test_the_specification_has_its_properties(model):
     found = check(find_tlc(), model)
     assert found.status == 0, found.output

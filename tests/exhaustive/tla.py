@@ -21,23 +21,28 @@ VIOLATIONS: Final = {11: "deadlock", 12: "invariant", 13: "liveness"}  # TLC's e
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """The constants of a model; `groups` are the workers at each leaf, none if all are at one switch."""
+    """The constants of a model; `groups` are the workers at each leaf, none if all are at one switch.
+
+    `spares` are the switches, or trees, that the job may go over to.
+    """
 
     workers: str
     slots: int
     calls: int
     packets: int
     losses: int
+    spares: int = 0
     groups: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """As a row of the table."""
         where = " + ".join(str(len(group)) for group in self.groups) or "one switch"
-        return f"{len(self.workers)}, {where} | {self.slots} | {self.calls} x {self.packets} | {self.losses}"
+        sizes = self.slots, f"{self.calls} x {self.packets}", self.losses, self.spares
+        return f"{len(self.workers)}, {where} | {' | '.join(map(str, sizes))}"
 
     def config(self) -> str:
         """The text of a .cfg."""
-        invariants = "RightSums OwnResults Answered Agreement"
+        invariants = "RightSums OwnResults Answered Replayed Agreement"
         constants = {
             "Workers": _set(self.workers),
             "Groups": "{" + ", ".join(map(_set, self.groups)) + "}",
@@ -45,6 +50,7 @@ class Model:
             "Calls": self.calls,
             "Packets": self.packets,
             "Losses": self.losses,
+            "Spares": self.spares,
             **{worker: worker for worker in self.workers},
         }
         lines = [f"    {name} = {value}" for name, value in constants.items()]
@@ -58,7 +64,10 @@ def _set(workers: str) -> str:
 
 TWO: Final = Model("ab", 2, 2, 2, 1)
 THREE: Final = Model("abc", 2, 1, 2, 1)
-LEAVES: Final = Model("abc", 2, 1, 2, 0, ("ab", "c"))
+LEAVES: Final = Model("abc", 2, 1, 2, 0, 0, ("ab", "c"))
+FAILOVER: Final = Model("ab", 2, 2, 2, 0, 1)
+BOTH: Final = Model("ab", 2, 1, 2, 1, 1)  # a rank and a switch are lost
+STRANDED: Final = Model("abc", 2, 1, 1, 1, 1)  # where two are left, which may differ
 MODELS: Final = [
     Model("ab", 2, 4, 2, 0),
     Model("ab", 4, 4, 2, 0),
@@ -67,9 +76,16 @@ MODELS: Final = [
     THREE,
     Model("abc", 2, 2, 2, 1),
     Model("abc", 2, 1, 1, 2),
-    Model("ab", 2, 2, 2, 1, ("a", "b")),
-    Model("abc", 2, 1, 2, 1, ("ab", "c")),
-    Model("abcd", 2, 1, 2, 0, ("ab", "cd")),
+    Model("ab", 2, 2, 2, 1, 0, ("a", "b")),
+    Model("abc", 2, 1, 2, 1, 0, ("ab", "c")),
+    Model("abcd", 2, 1, 2, 0, 0, ("ab", "cd")),
+    FAILOVER,
+    Model("ab", 4, 2, 2, 0, 1),
+    Model("ab", 2, 2, 2, 0, 2),
+    Model("abc", 2, 1, 2, 0, 1),
+    BOTH,
+    STRANDED,
+    Model("ab", 2, 2, 2, 0, 1, ("a", "b")),
 ]
 MISTAKES: Final[dict[str, tuple[Model, str, str]]] = {
     "previous-round-taken": (
@@ -85,8 +101,8 @@ MISTAKES: Final[dict[str, tuple[Model, str, str]]] = {
     "words-kept-in-a-new-round": (
         TWO, "words |-> packet.words, added", "words |-> old.words \\union packet.words, added",
     ),
-    "result-before-the-last": (TWO, "full == new.seen = Senders(s, members[gen])", "full == TRUE"),
-    "no-init": (TWO, "[q |-> i - P, seen", "[q |-> i, seen"),
+    "result-before-the-last": (TWO, "full == new.seen = Senders(s, members[now])", "full == TRUE"),
+    "no-init": (TWO, "[q |-> from + ((i - from) % P) - P, seen", "[q |-> from + ((i - from) % P), seen"),
     "window-of-P": (Model("ab", 2, 4, 2, 0), "q - P \\div 2", "q - P"),
     "window-of-P/2+1": (Model("ab", 4, 4, 2, 0), "q - P \\div 2", "q - P \\div 2 - 1"),
     "leaf-takes-its-sum-for-the-result": (LEAVES, "IF full /\\ s = Root THEN", "IF full THEN"),
@@ -94,15 +110,15 @@ MISTAKES: Final[dict[str, tuple[Model, str, str]]] = {
         LEAVES, "IF full /\\ s # Root THEN", "IF s # Root THEN",
     ),
     "former-packet-taken": (
-        TWO, "Admitted(w, g) == g = gen /\\ w \\in", "Admitted(w, g) == w \\in",
+        TWO, "Admitted(w, g) == g = now /\\ w \\in", "Admitted(w, g) == w \\in",
     ),
     "former-result-taken": (TWO, "    /\\ result.g = at[w]\n", ""),
     "fence-completes-rounds": (
-        TWO, "= Senders(s, members[gen])", "= Senders(s, members[gen] \\ fenced)",
+        TWO, "= Senders(s, members[now])", "= Senders(s, members[now] \\ fenced)",
     ),
     "least-number-decides": (
         THREE,
-        "agreed' = Max({said[w] : w \\in members[gen]})",
+        "agreed' = Max({said[w] : w \\in members[now]})",
         "agreed' = -Max({-said[w] : w \\in Survivors})",
     ),
     "one-rank-decides": (
@@ -116,8 +132,29 @@ MISTAKES: Final[dict[str, tuple[Model, str, str]]] = {
     ),
     "removed-before-all-are-done": (
         THREE,
-        "\\A w \\in Survivors : mode[w] = \"done\" /\\ at[w] = gen",
-        "\\E w \\in Survivors : mode[w] = \"done\" /\\ at[w] = gen",
+        "\\A w \\in Survivors : mode[w] = \"done\" /\\ at[w] = now",
+        "\\E w \\in Survivors : mode[w] = \"done\" /\\ at[w] = now",
+    ),
+    "failover-a-packet-too-late": (
+        FAILOVER, "Min({Lowest(w) : w \\in members[now]})", "Min({Lowest(w) : w \\in members[now]}) + 1",
+    ),
+    "failover-greatest-number-decides": (
+        FAILOVER, "Min({Lowest(w) : w \\in members[now]})", "Max({Lowest(w) : w \\in members[now]})",
+    ),
+    "failover-moved-before-all-have-reported": (
+        FAILOVER, "\\A w \\in members[now] : mode[w] = \"suspended\"",
+        "\\E w \\in members[now] : mode[w] = \"suspended\"",
+    ),
+    "failover-sequence-numbers-of-packet-0": (
+        FAILOVER, "slot' = Initialised(present, from)", "slot' = Initialised(present, 0)",
+    ),
+    "failover-nobody-told-of-the-death": (FAILOVER, "/\\ moving /\\ mode[w] = \"run\"", "/\\ mode[w] = \"\""),
+    "failover-former-results-open-the-window": (
+        FAILOVER, "![w] = 0 .. first[now] - 1]", "![w] = taken[w]]",
+    ),
+    "failover-former-result-taken": (FAILOVER, "    /\\ result.g = at[w]\n", ""),
+    "failover-needs-nothing-and-sends-nothing": (
+        FAILOVER, "/\\ \\E q \\in 0 .. End(w) - 1 : q \\notin held[w]", "/\\ FALSE",
     ),
     "resumed-a-packet-late": (TWO, "[held EXCEPT ![w] = {}]", "[held EXCEPT ![w] = {0}]"),
 }  # fmt: skip
@@ -152,7 +189,7 @@ def check(tlc: list[str], model: Model, right: str = "", wrong: str = "") -> Out
         # One worker searches breadth first, so that the way to what is wrong is the shortest.
         run = subprocess.run(
             [*tlc, "-workers", "1", "-config", "model.cfg", SPECIFICATION.name],
-            cwd=folder, capture_output=True, text=True, timeout=600, check=False,
+            cwd=folder, capture_output=True, text=True, timeout=3600, check=False,
         )  # fmt: skip
     states = [
         int(number.replace(",", "")) for number in re.findall(r"([\d,]+) distinct states found", run.stdout)
@@ -168,8 +205,8 @@ def main() -> None:
     tlc = find_tlc()
     if tlc is None:
         raise SystemExit("TLC is not here: set TLA2TOOLS to the path of tla2tools.jar, or put tlc on PATH")
-    print("| workers | P | collectives x packets | losses | states | depth | seconds |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
+    print("| workers | P | collectives x packets | lost ranks | spare switches | states | depth | seconds |")
+    print("| --- " * 8 + "|")
     for model in MODELS:
         found = check(tlc, model)
         if found.status:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -30,6 +34,8 @@ class Forged:
         counted: by how much the counter of that kind has grown. lost: by the kernel, in front of the switch
             or of the ranks.
         ratios: of the job's collectives a second with them, to those without just before.
+        unread: the same, where they go to a port that nobody reads.
+        beside_unread: of those with them, to those where they go to that port.
     """
 
     kind: str
@@ -37,12 +43,19 @@ class Forged:
     counted: int
     lost: int
     ratios: tuple[float, ...]
+    unread: tuple[float, ...]
 
-    def interval(self) -> tuple[float, float, float]:
-        """Returns the median of the ratios and a 95 % interval of it, by resampling."""
-        draw = random.Random(1)
-        medians = sorted(median(draw.choices(self.ratios, k=len(self.ratios))) for _ in range(1000))
-        return median(self.ratios), medians[25], medians[974]
+    @property
+    def beside_unread(self) -> tuple[float, ...]:
+        """The job's pace, without the processor time that the sender takes."""
+        return tuple(one / other for one, other in zip(self.ratios, self.unread, strict=True))
+
+
+def interval(ratios: Sequence[float]) -> tuple[float, float, float]:
+    """Returns the median of ratios and a 95 % interval of it, by resampling."""
+    draw = random.Random(1)
+    medians = sorted(median(draw.choices(ratios, k=len(ratios))) for _ in range(1000))
+    return median(ratios), medians[25], medians[974]
 
 
 class _Ranks:
@@ -51,6 +64,8 @@ class _Ranks:
     def __init__(self, host: Embedded, elements: int) -> None:
         self.done, self.wrong, self.packets = 0, 0, [0, 0]
         self.sessions: list[Any] = [None, None]
+        self.going = threading.Event()
+        self.going.set()
         self._end = False
         self._joined = threading.Barrier(3)
         self._threads = [
@@ -65,6 +80,7 @@ class _Ranks:
             self.sessions[rank] = session
             self._joined.wait(60)
             for turn in range(sys.maxsize):
+                self.going.wait()
                 x = np.full(elements, rank + turn, np.int32)
                 x[0] = self._end  # ranks see the same sum, and so stop together
                 session.allreduce(x)
@@ -77,6 +93,7 @@ class _Ranks:
 
     def close(self) -> None:
         self._end = True
+        self.going.set()
         for each in self._threads:
             each.join(60)
 
@@ -95,7 +112,18 @@ def run(
         PermissionError: this process may not send from any address.
     """
     draw = random.Random(seed)
-    with start_embedded(quiet=True) as host:
+    with _site(elements) as (host, ranks, forger, job, sink):
+        before, begun = _switch(host), time.monotonic()
+        time.sleep(1.0)
+        rate = share * (_switch(host)["received"] - before["received"]) / (time.monotonic() - begun)
+        for kind in kinds:
+            yield _one(host, ranks, forger, job, sink, kind, counts, rate, windows, draw.getrandbits(32))
+
+
+@contextmanager
+def _site(elements: int) -> Iterator[tuple[Embedded, _Ranks, subprocess.Popen[str], Job, int]]:
+    """Yields a switch, ranks, the forger, the job as it knows it, and a port that nobody reads."""
+    with start_embedded(quiet=True) as host, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as unread:
         ranks = _Ranks(host, elements)
         forger = subprocess.Popen(
             [sys.executable, "-m", "tests.forged.sender"],
@@ -105,11 +133,8 @@ def run(
             if _line(forger) != "ready":
                 raise PermissionError("no raw sockets here")
             job = _job(host, ranks)
-            before, begun = _switch(host), time.monotonic()
-            time.sleep(1.0)
-            rate = share * (_switch(host)["received"] - before["received"]) / (time.monotonic() - begun)
-            for kind in kinds:
-                yield _one(host, ranks, forger, job, kind, counts, rate, windows, draw.getrandbits(32))
+            unread.bind((job.switch[0], 0))
+            yield host, ranks, forger, job, unread.getsockname()[1]
         finally:
             forger.kill()
             forger.communicate()
@@ -124,6 +149,7 @@ def _one(
     ranks: _Ranks,
     forger: subprocess.Popen[str],
     job: Job,
+    unread: int,
     kind: str,
     count: int,
     rate: float,
@@ -131,30 +157,43 @@ def _one(
     seed: int,
 ) -> Forged:
     counter = KINDS[kind][0]
-    assert forger.stdin is not None
 
     def counted() -> int:
         if counter == "results_ignored":
             return int(ranks.sessions[0].stats()[counter])
         return _switch(host)[counter]
 
-    before, lost, ratios = counted(), _lost(job), []
+    before, lost = counted(), _lost(job)
+    ratios: list[tuple[float, float]] = []
     for window in range(windows):
         size = count // windows + (window < count % windows)
-        without = _pace(ranks, lambda size=size: time.sleep(size / rate))  # type: ignore[misc]
-        order = {"job": asdict(job), "kind": kind, "count": size, "rate": rate, "seed": seed + window}
-
-        def strike(order: dict[str, Any] = order) -> None:
-            assert forger.stdin is not None
-            forger.stdin.write(json.dumps(order) + "\n")
-            forger.stdin.flush()
-            assert _line(forger) == "sent"
-
-        ratios.append(_pace(ranks, strike) / without)
+        without = _pace(ranks, partial(time.sleep, size / rate))
+        nowhere, there = (
+            _pace(ranks, partial(_strike, forger, job, kind, size, rate, seed + window, to))
+            for to in (unread, 0)
+        )
+        ratios.append((there / without, nowhere / without))
     time.sleep(0.2)  # for the last ones
     found, missing = counted() - before, _lost(job) - lost
     assert found + missing >= count, f"{kind}: {found} of {count} were counted, and the kernel lost {missing}"
-    return Forged(kind, count, found, missing, tuple(ratios))
+    return Forged(
+        kind,
+        count,
+        found,
+        missing,
+        tuple(there for there, _ in ratios),
+        tuple(nowhere for _, nowhere in ratios),
+    )
+
+
+def _strike(
+    forger: subprocess.Popen[str], job: Job, kind: str, count: int, rate: float, seed: int, sink: int
+) -> None:
+    order = {"job": asdict(job), "kind": kind, "count": count, "rate": rate, "seed": seed, "sink": sink}
+    assert forger.stdin is not None
+    forger.stdin.write(json.dumps(order) + "\n")
+    forger.stdin.flush()
+    assert _line(forger) == "sent"
 
 
 def _pace(ranks: _Ranks, wait: Any) -> float:
@@ -162,6 +201,39 @@ def _pace(ranks: _Ranks, wait: Any) -> float:
     done, begun = ranks.done, time.monotonic()
     wait()
     return max(1, ranks.done - done) / (time.monotonic() - begun)
+
+
+def costs(count: int, kinds: Sequence[str], seed: int, rate: float) -> Iterator[tuple[str, list[float]]]:
+    """Yields microseconds of processor time a packet, while the job stands still.
+
+    Of the sender and the switch's process, where the packets go to a port that nobody reads; then where they
+    go to the switch. Before the kinds, of the ranks and the switch's process, a packet of the job.
+    """
+    with _site(200_000) as (host, ranks, forger, job, sink):
+        own = (os.getpid(), host.pid)
+        before, begun = _switch(host)["received"], [_spent(pid) for pid in own]
+        time.sleep(5.0)
+        packets = _switch(host)["received"] - before
+        yield "of the job", [(_spent(pid) - at) / packets for pid, at in zip(own, begun, strict=True)]
+        ranks.going.clear()
+        time.sleep(0.5)
+        for kind in kinds:
+            took = []
+            for to in sink, 0:
+                begun = [_spent(pid) for pid in (forger.pid, host.pid)]
+                _strike(forger, job, kind, count, rate, seed, to)
+                took += [
+                    (_spent(pid) - at) / count for pid, at in zip((forger.pid, host.pid), begun, strict=True)
+                ]
+            yield kind, took
+
+
+def _spent(pid: int) -> float:
+    """Microseconds of processor time of a process's threads."""
+    return (
+        sum(int((each / "schedstat").read_text().split()[0]) for each in Path(f"/proc/{pid}/task").iterdir())
+        / 1e3
+    )
 
 
 def _line(process: subprocess.Popen[str]) -> str:

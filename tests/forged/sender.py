@@ -2,8 +2,8 @@
 
     python -m tests.forged.sender < orders
 
-An order is a line of JSON: kind, count, packets a second, seed, and the job as `Job` has it. The answer is a
-line once all are sent.
+An order is a line of JSON: kind, count, packets a second, seed, the job as `Job` has it, and the port that
+gets the packets in place of the switch's or worker's, or 0. The answer is a line once all are sent.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from switchagg.wire.header import Header, Op, encode
 
 Address = tuple[str, int]
 _STEP: Final = 0.002  # seconds between two bursts
+_DRAWN: Final = 64  # packets that differ; they are made before the first is sent
 
 
 @dataclass(frozen=True)
@@ -113,18 +114,27 @@ def _datagram(source: Address, to: Address, payload: bytes) -> bytes:
     return ip + udp + payload
 
 
-def send(raw: socket.socket, job: Job, kind: str, count: int, rate: float, draw: random.Random) -> None:
-    """Sends packets of a kind, evenly at a rate."""
+def _drawn(job: Job, kind: str, sink: int, draw: random.Random) -> tuple[Address, list[bytes]]:
+    """Returns the receiver and datagrams of a kind for it."""
     make = KINDS[kind][1]
     to_worker = kind == "RESULT to a worker"
     source, to = (job.switch, job.worker) if to_worker else (job.worker, job.switch)
+    to = to[0], sink or to[1]
+    made = []
+    for _ in range(_DRAWN):
+        if kind == "source":
+            source = f"127.1.{draw.randrange(256)}.{draw.randrange(1, 255)}", draw.randrange(1, 1 << 16)
+        made.append(_datagram(source, to, make(job, draw)))
+    return to, made
+
+
+def send(raw: socket.socket, to: Address, datagrams: list[bytes], count: int, rate: float) -> None:
+    """Sends datagrams over and over, evenly at a rate."""
     begun, sent = time.monotonic(), 0
     while sent < count:
         due = min(count, int((time.monotonic() - begun) * rate) + 1)
-        for _ in range(due - sent):
-            if kind == "source":
-                source = f"127.1.{draw.randrange(256)}.{draw.randrange(1, 255)}", draw.randrange(1, 1 << 16)
-            raw.sendto(_datagram(source, to, make(job, draw)), (to[0], 0))
+        for number in range(sent, due):
+            raw.sendto(datagrams[number % len(datagrams)], (to[0], 0))
         sent = due
         time.sleep(_STEP)
 
@@ -137,7 +147,8 @@ def main() -> None:
             order = json.loads(line)
             addresses = {name: tuple(order["job"][name]) for name in ("switch", "worker")}
             job = Job(**{**order["job"], **addresses})
-            send(raw, job, order["kind"], order["count"], order["rate"], random.Random(order["seed"]))
+            to, datagrams = _drawn(job, order["kind"], order["sink"], random.Random(order["seed"]))
+            send(raw, to, datagrams, order["count"], order["rate"])
             print("sent", flush=True)
 
 
