@@ -159,7 +159,7 @@ def _peers(told: Mapping[str, Any]) -> list[str]:
 
 def _computer(told: Mapping[str, Any]) -> str:
     cpu, cores, kernel = (told["machine"][name] for name in _MACHINE)
-    return f"{cores} cores ({cpu}, Linux {kernel})"
+    return f"{cores} cores ({cpu}, Linux {kernel.partition('-')[0]})"
 
 
 def main() -> None:

@@ -2,20 +2,23 @@
 
     python -m scripts.switch_throughput [--words 352] [--slots 1024] [--seconds 2] [--no-offload] [--latency]
     python -m scripts.switch_throughput --threads 1,2,4 --rounds 15       in turn, all in one run
+    python -m scripts.switch_throughput --threads 1,2,4,8 --senders 8     on a computer with so many cores
     python -m scripts.switch_throughput --hosts 127.0.0.1,::1 --rounds 15
 
-The sender (this process's Python thread) and the switch (native threads in it) share the cores; run it under
-`perf record -g` to see where time goes. "Gb/s a core" is what moves in a second of processor time, each way.
+Senders are processes, each with a job of its own; the switch is native threads in this one. Where they
+share cores the figures are of both; run it under `perf record -g` to see where time goes. "Gb/s a core" is
+what moves in a second of the switch's processor time, each way.
 """
 
 from __future__ import annotations
 
 import socket
 import statistics
-import threading
 import time
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from dataclasses import dataclass
+from multiprocessing import get_context
+from typing import Any
 
 import numpy as np
 import psutil  # type: ignore[import-untyped]
@@ -39,60 +42,80 @@ class Run:
 
     packets: int
     seconds: float
-    processor: float  # of all threads
+    processor: float  # of all threads and senders
     switch: list[float]  # processor time of the switch's threads, the busiest first
     calls: tuple[int, int]  # to receive and to send
     strays: int
 
 
-def measure(args: Namespace, threads: int, host: str) -> Run:
-    """Runs a switch with so many threads, at this address."""
-    worker = bound_socket(socket.SOCK_DGRAM, "::1" if host == "::" else host, 0)
+def measure(args: Namespace, threads: int, senders: int, host: str) -> Run:
+    """Runs a switch with so many threads, at this address, and so many jobs of one worker each."""
+    slots = 2 if args.latency else args.slots
+    context = get_context("fork")
+    ends: list[Any] = []
+    entries = []
+    for number in range(senders):
+        worker = bound_socket(socket.SOCK_DGRAM, "::1" if host == "::" else host, 0)
+        address: tuple[str, int] = worker.getsockname()[:2]
+        worker_entry = WorkerEntry(0, *address, 7)
+        entries.append(JobEntry(1 + number, number * slots, slots, args.words, 9, (worker_entry,)))
+        near, far = context.Pipe()
+        context.Process(target=_send, args=(args, worker, entries[-1], far), daemon=True).start()
+        worker.close()
+        far.close()
+        ends.append(near)
+    with Switch(
+        host, faults=Faults(loss=args.loss, seed=1), offload=not args.no_offload, threads=threads
+    ) as switch:
+        for entry in entries:
+            admit(switch, StaticJob(entry, first_seq=0))
+        before = _thread_times()
+        cpu = time.process_time()
+        for end in ends:
+            end.send(((entries[0].workers[0].ip, switch.address[1]), switch.block))
+        sent = [end.recv() for end in ends]
+        cpu = time.process_time() - cpu
+        used = [each - before.get(key, 0.0) for key, each in _thread_times().items()]
+        port = switch.port_counters()
+    busiest = sorted(used, reverse=True)[:threads]
+    calls = port["receive_calls"], port["send_calls"]
+    packets, seconds = sum(each[0] for each in sent), max(each[1] for each in sent)
+    return Run(packets, seconds, cpu + sum(each[2] for each in sent), busiest, calls, port.get("strays", 0))
+
+
+def _send(args: Namespace, worker: socket.socket, entry: JobEntry, end: Any) -> None:
+    """Sends windows for so many seconds, and then packets that were answered, seconds and processor time."""
     worker.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32 << 20)
     worker.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
     worker.settimeout(5.0)
-    address: tuple[str, int] = worker.getsockname()[:2]
-    slots = 2 if args.latency else args.slots
-    entry = JobEntry(1, 0, slots, args.words, 9, (WorkerEntry(0, *address, 7),))
-    faults = Faults(loss=args.loss, seed=1)
-    with worker, Switch(host, faults=faults, offload=not args.no_offload, threads=threads) as switch:
-        admit(switch, StaticJob(entry, first_seq=0))
-        worker.connect((address[0], switch.address[1]))
-        size = HEADER_BYTES + 4 * args.words
-        window = slots // 2
-        packet = encode(Header(Op.SUM, 0, 1, 7, 0, 0), np.arange(args.words, dtype=np.uint32))
-        buffer = np.tile(np.frombuffer(packet, np.uint8), (window, 1))
-        train = min(64, MAX_TRAIN_BYTES // size, window)
-        block = switch.block or window
-        inbox = bytearray(65536)
-        lowest = np.arange(window, dtype=np.uint32)
-        seq = packets = 0
-        before = _thread_times()
-        start = time.perf_counter()
-        cpu = time.process_time()
-        while time.perf_counter() - start < args.seconds:
-            seqs = lowest + np.uint32(seq)
-            buffer[:, 8:12] = seqs.astype(">u4").view(np.uint8).reshape(-1, 4)
-            buffer[:, 12:14] = (seqs % slots).astype(">u2").view(np.uint8).reshape(-1, 2)
-            first = 0
-            while first < window:
-                end = min(first + train, window, (first // block + 1) * block)
-                control = [(socket.IPPROTO_UDP, UDP_SEGMENT, size.to_bytes(2, "little"))]
-                worker.sendmsg([buffer[first:end].data], control if end - first > 1 else [])
-                first = end
-            awaited = window
-            while awaited > 0:
-                awaited -= -(-worker.recv_into(inbox) // size)
-            seq += window
-            packets += window
-        seconds = time.perf_counter() - start
-        cpu = time.process_time() - cpu
-        used = {key: each - before.get(key, 0.0) for key, each in _thread_times().items()}
-        del used[threading.get_native_id()]
-        port = switch.port_counters()
-    busiest = sorted(used.values(), reverse=True)[:threads]
-    calls = port["receive_calls"], port["send_calls"]
-    return Run(packets, seconds, cpu, busiest, calls, port.get("strays", 0))
+    switch, block = end.recv()
+    worker.connect(switch)
+    size = HEADER_BYTES + 4 * args.words
+    slots, window = entry.slots, entry.slots // 2
+    packet = encode(Header(Op.SUM, 0, entry.job, 7, 0, entry.base), np.arange(args.words, dtype=np.uint32))
+    buffer = np.tile(np.frombuffer(packet, np.uint8), (window, 1))
+    train = min(64, MAX_TRAIN_BYTES // size, window)
+    block = block or window
+    inbox = bytearray(65536)
+    lowest = np.arange(window, dtype=np.uint32)
+    seq = packets = 0
+    start, cpu = time.perf_counter(), time.process_time()
+    while time.perf_counter() - start < args.seconds:
+        seqs = lowest + np.uint32(seq)
+        buffer[:, 8:12] = seqs.astype(">u4").view(np.uint8).reshape(-1, 4)
+        buffer[:, 12:14] = (entry.base + seqs % slots).astype(">u2").view(np.uint8).reshape(-1, 2)
+        first = 0
+        while first < window:
+            last = min(first + train, window, (first // block + 1) * block)
+            control = [(socket.IPPROTO_UDP, UDP_SEGMENT, size.to_bytes(2, "little"))]
+            worker.sendmsg([buffer[first:last].data], control if last - first > 1 else [])
+            first = last
+        awaited = window
+        while awaited > 0:
+            awaited -= -(-worker.recv_into(inbox) // size)
+        seq += window
+        packets += window
+    end.send((packets, time.perf_counter() - start, time.process_time() - cpu))
 
 
 def _thread_times() -> dict[int, float]:
@@ -110,6 +133,7 @@ def main() -> None:
     parser.add_argument("--no-offload", action="store_true")
     parser.add_argument("--latency", action="store_true", help="one small packet at a time instead")
     parser.add_argument("--threads", default="1", help="a list, such as 1,2")
+    parser.add_argument("--senders", type=int, default=1, help="processes with a job each (%(default)s)")
     parser.add_argument("--hosts", default="127.0.0.1", help="a list, such as 127.0.0.1,::1")
     parser.add_argument("--rounds", type=int, default=1, help="that each of these is measured in")
     args = parser.parse_args()
@@ -117,7 +141,7 @@ def main() -> None:
     runs: dict[tuple[int, str], list[Run]] = {each: [] for each in cases}
     for number in range(args.rounds):
         for case in cases if number % 2 else cases[::-1]:
-            runs[case].append(measure(args, *case))
+            runs[case].append(measure(args, case[0], args.senders, case[1]))
     size = HEADER_BYTES + 4 * args.words
     for (threads, host), all_of in runs.items():
         rates = [each.packets / each.seconds for each in all_of]
@@ -127,7 +151,8 @@ def main() -> None:
         last = all_of[-1]
         used = statistics.median(each.processor / each.seconds for each in all_of)
         print(
-            f"{threads} threads at {host}: {rate / 1e6:.3f} Mpackets/s of {size} bytes, "
+            f"{threads} threads at {host}, {args.senders} senders: "
+            f"{rate / 1e6:.3f} Mpackets/s of {size} bytes, "
             f"{rate * size / 1e9:.2f} GB/s each way; switch {cost:.0f} ns a packet, "
             f"{8 * size / cost:.1f} Gb/s a core; cores: {' + '.join(f'{share:.2f}' for share in shares)} "
             f"of {used:.2f}; {last.packets / last.calls[0]:.1f} packets a receive call, "

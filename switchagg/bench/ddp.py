@@ -27,6 +27,7 @@ SYSTEMS: Final = (
     "gloo", "gloo-fp16", "switchagg", "switchagg-16", "switchagg-8", "switchagg-16-ef", "switchagg-8-ef",
     "none",
 )  # fmt: skip
+DEVICES: Final = ("cpu", "cuda")
 MAX_WORKERS: Final = 32
 
 
@@ -44,6 +45,7 @@ class DdpSettings:
         parameters: of the model, about.
         batch: samples a rank and step.
         timeout: seconds that a step may take.
+        device: of the models, "cpu" or "cuda": then all ranks share one GPU.
 
     Raises:
         UsageError: a value that cannot work.
@@ -58,8 +60,10 @@ class DdpSettings:
     parameters: int = 4_000_000
     batch: int = 32
     timeout: float = 60.0
+    device: str = "cpu"
 
     def __post_init__(self) -> None:
+        require(self.device in DEVICES, "device", repr(self.device), ", ".join(DEVICES))
         if not (self.workers and self.models and self.systems):
             raise UsageError("nothing to measure: name workers, models and systems")
         for each in self.models:

@@ -108,7 +108,7 @@ class Trainer:
 
     def __init__(self, system: str, model: str, settings: DdpSettings) -> None:
         self.system, self.settings = system, settings
-        self.module = make_model(model, settings.parameters)
+        self.module = make_model(model, settings.parameters).to(settings.device)
         self.model = DistributedDataParallel(self.module, gradient_as_bucket_view=True)
         self.optimizer = torch.optim.SGD(self.module.parameters(), lr=0.01)
         self.draw = torch.Generator().manual_seed(100 + dist.get_rank())
@@ -154,7 +154,8 @@ class Trainer:
 
     def round(self, *, count: bool) -> None:
         """Some steps, timed from a common start."""
-        batches = [self.module.batch(self.settings.batch, self.draw) for _ in range(self.settings.steps)]
+        drawn = [self.module.batch(self.settings.batch, self.draw) for _ in range(self.settings.steps)]
+        batches = [(x.to(self.settings.device), y.to(self.settings.device)) for x, y in drawn]
         dist.barrier()
         self.clock.seconds = 0.0
         started = time.perf_counter()
@@ -163,8 +164,8 @@ class Trainer:
             loss = torch.nn.functional.binary_cross_entropy_with_logits(self.model(x), y)
             loss.backward()
             self.optimizer.step()
+        self.loss = loss.item()  # waits for a GPU
         seconds = time.perf_counter() - started
-        self.loss = loss.item()
         both = torch.tensor([seconds, self.clock.seconds / dist.get_world_size()])
         slowest, total = both.clone(), both.clone()
         dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
@@ -177,7 +178,7 @@ class Trainer:
         """The figures of all rounds; all ranks call it."""
         digest = 0
         for parameter in self.module.parameters():
-            digest = zlib.crc32(parameter.detach().view(torch.uint8).numpy(), digest)
+            digest = zlib.crc32(parameter.detach().cpu().view(torch.uint8).numpy(), digest)
         digests: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(digests, digest)
         steps = self.settings.steps * (self.settings.repeat + self.settings.warmup)
@@ -213,6 +214,8 @@ def joined(text: str, kind: Callable[..., _S]) -> _S:
 def main(text: str) -> None:
     """Runs a rank to its end."""
     settings = joined(text, DdpSettings)
+    if settings.device == "cuda" and not torch.cuda.is_available():
+        raise SystemExit("--device cuda: this PyTorch finds no GPU; accepted here: cpu")
     for model in settings.models:
         trainers = [Trainer(system, model, settings) for system in settings.systems]
         for round_ in range(settings.warmup + settings.repeat):

@@ -103,7 +103,7 @@ def _add_allreduce(kinds: Any) -> argparse.ArgumentParser:
 
 
 def _add_ddp(kinds: Any) -> argparse.ArgumentParser:
-    from switchagg.bench.ddp import MODELS, SYSTEMS, DdpSettings
+    from switchagg.bench.ddp import DEVICES, MODELS, SYSTEMS, DdpSettings
 
     default = DdpSettings()
     parser: argparse.ArgumentParser = kinds.add_parser(
@@ -114,6 +114,7 @@ def _add_ddp(kinds: Any) -> argparse.ArgumentParser:
         "Exit status: 0 all measured, ranks the same; 1 something failed; 2 a parameter that cannot work.",
     )
     parser.add_argument("--model", default=",".join(MODELS), help="list (%(default)s)")
+    parser.add_argument("--device", default="cpu", choices=DEVICES, help="of the models (%(default)s)")
     _add_training(parser, default, SYSTEMS)
     return parser
 
@@ -303,7 +304,7 @@ def _ddp(args: argparse.Namespace) -> _Outcome:
         workers=parse_list(args.workers, "workers", int),
         models=parse_list(args.model, "model", str),
         systems=parse_list(args.system, "system", str),
-        **chosen(args, "steps", "repeat", "warmup", "parameters", "batch", "timeout"),
+        **chosen(args, "steps", "repeat", "warmup", "parameters", "batch", "timeout", "device"),
     )
 
     with working("measuring") as say:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.seeds import seed_of_this_run
@@ -27,11 +28,12 @@ def row(name: str, gloo: Outcome, ours: Outcome) -> str:
     return f"| {name} | {cells[0]} | {cells[1]} | {' '.join(note.split())[:160].replace('|', '/')} |"
 
 
-def head() -> str:
+def head(device: str) -> str:
     """The first lines of the table."""
     import torch
 
-    return f"| torch {torch.__version__} | gloo | switchagg | note |\n| --- | --- | --- | --- |"
+    where = "" if device == "cpu" else f", {device} tensors"
+    return f"| torch {torch.__version__}{where} | gloo | switchagg | note |\n| --- | --- | --- | --- |"
 
 
 def page_with(page: str, table: str) -> str:
@@ -55,6 +57,8 @@ def main() -> int:
     parser.add_argument("--only", action="append", metavar="NAME", help="cases with this in their names")
     parser.add_argument("--list", action="store_true", help="print the names of all cases")
     parser.add_argument("--write", type=Path, metavar="PAGE", help="replace the table of this page")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="of models and data")
+    parser.add_argument("--at-once", type=int, default=1, help="cases (%(default)s)")
     parser.add_argument("--verbose", action="store_true", help="errors with their tracebacks")
     args = parser.parse_args()
     load_cases()
@@ -67,10 +71,14 @@ def main() -> int:
     if args.write is not None:
         page_with(args.write.read_text(), "")
     seed = seed_of_this_run()
-    lines, lacking = [head()], []
+    lines, lacking = [head(args.device)], []
     print(lines[0], flush=True)
-    for name in names:
-        gloo, ours = (run_case(name, backend, seed) for backend in BACKENDS)
+
+    def both(name: str) -> tuple[str, Outcome, Outcome]:
+        gloo, ours = (run_case(name, backend, seed, args.device) for backend in BACKENDS)
+        return name, gloo, ours
+
+    for name, gloo, ours in ThreadPoolExecutor(args.at_once).map(both, names):
         if gloo.passed and ours.passed:
             ours.error = compare(name, ours, gloo)
         if gloo.passed and not ours.passed:

@@ -19,7 +19,8 @@ from torch.nn import functional
 STEPS = 4
 Tensors = Sequence[torch.Tensor]
 Loss = Callable[[nn.Module, int, int], torch.Tensor]  # of a model, a step and the rank whose data it is
-seed = 0  # of data and first parameters; `runner` sets it in every rank
+seed = 0  # of data and first parameters
+device = "cpu"  # of models and data
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,18 @@ def case(name: str, **settings: Any) -> Callable[[Callable[..., Any]], Callable[
 # ---------------------------------------------------------------------- model and data
 
 
+def begin(of_data: int, where: str) -> None:
+    """Sets the seed and the device of the case that this process runs."""
+    global seed, device
+    seed, device = of_data, where
+    torch.set_default_device(where)
+
+
+def place() -> str:
+    """The kind of device that the case is on: "cpu" or "cuda"."""
+    return device
+
+
 def mlp() -> nn.Sequential:
     """Three layers, 16 values to 8, the same on every rank."""
     torch.manual_seed(seed)
@@ -69,7 +82,8 @@ def mlp() -> nn.Sequential:
 
 def draw(step: int, rank: int, *shape: int) -> torch.Tensor:
     """Normal numbers that belong to a step and a rank."""
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed + 1000 * step + rank + 1))
+    generator = torch.Generator("cpu").manual_seed(seed + 1000 * step + rank + 1)
+    return torch.randn(*shape, generator=generator, device="cpu").to(device)
 
 
 def batch(step: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -28,6 +28,7 @@ from tests.torch_matrix.cases import (
     mlp,
     mse,
     near,
+    place,
     same,
     sgd,
     train,
@@ -195,10 +196,10 @@ def zero() -> Any:
 def amp() -> Any:
     net, rank = Ddp(mlp()), dist.get_rank()
     optimizer = sgd(net)
-    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    scaler = torch.amp.GradScaler(place(), init_scale=1024.0)
     for step in range(STEPS):
         optimizer.zero_grad()
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast(place(), torch.bfloat16):
             loss = mse(net, step, rank)
         if step == 1 and rank == 0:
             loss = loss * float("inf")

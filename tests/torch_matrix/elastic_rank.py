@@ -21,7 +21,7 @@ from tests.torch_matrix import cases
 
 def main(backend: str, folder: Path) -> None:
     """Trains from the last checkpoint on, and writes this rank's parameters at the end."""
-    cases.seed = int(os.environ["MATRIX_SEED"])
+    cases.begin(int(os.environ["MATRIX_SEED"]), os.environ["MATRIX_DEVICE"])
     dist.init_process_group(backend, timeout=timedelta(seconds=20))
     rank, life = dist.get_rank(), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     net, checkpoint = cases.mlp(), folder / "checkpoint.pt"

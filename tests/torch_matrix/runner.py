@@ -66,13 +66,14 @@ class Outcome:
         return not self.error and not self.missing
 
 
-def run_case(name: str, backend: str, seed: int) -> Outcome:
+def run_case(name: str, backend: str, seed: int, device: str = "cpu") -> Outcome:
     """Runs a case to its end, and checks that ranks returned the same bits.
 
     Args:
         name: of `CASES`.
         backend: for `init_process_group`.
         seed: of data and first parameters.
+        device: of models and data.
     """
     chosen = CASES[name]
     missing = tuple(package for package in chosen.needs if find_spec(package) is None)
@@ -82,7 +83,7 @@ def run_case(name: str, backend: str, seed: int) -> Outcome:
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="swmatrix-", ignore_cleanup_errors=True) as folder:
         near, far = _context.Pipe()
-        leader = _context.Process(target=_lead, args=(far, name, backend, seed, folder))
+        leader = _context.Process(target=_lead, args=(far, name, backend, seed, device, folder))
         leader.start()
         far.close()
         try:
@@ -155,7 +156,7 @@ def apart(found: dict[int, Any]) -> str:
 # ---------------------------------------------------------------------- in the processes
 
 
-def _lead(pipe: Connection, name: str, backend: str, seed: int, folder: str) -> None:
+def _lead(pipe: Connection, name: str, backend: str, seed: int, device: str, folder: str) -> None:
     """Forks the ranks, serves the store, and waits until the ranks have ended."""
     os.setsid()
     import torch.distributed as dist
@@ -172,7 +173,7 @@ def _lead(pipe: Connection, name: str, backend: str, seed: int, folder: str) -> 
         pid = os.fork()
         if pid == 0:
             try:
-                _rank(pipe, lock, chosen, backend, seed, folder, rank, ports[rank][0])
+                _rank(pipe, lock, chosen, backend, seed, device, folder, rank, ports[rank][0])
             finally:
                 sys.stderr.flush()
                 os._exit(0)
@@ -187,7 +188,15 @@ def _lead(pipe: Connection, name: str, backend: str, seed: int, folder: str) -> 
 
 
 def _rank(
-    pipe: Connection, lock: Any, chosen: Case, backend: str, seed: int, folder: str, rank: int, port: int
+    pipe: Connection,
+    lock: Any,
+    chosen: Case,
+    backend: str,
+    seed: int,
+    device: str,
+    folder: str,
+    rank: int,
+    port: int,
 ) -> None:
     """Runs one rank and sends (rank, tensors, first line of the error, traceback)."""
     faulthandler.dump_traceback_later(0.95 * chosen.limit)  # where a rank hangs that is about to be killed
@@ -196,23 +205,24 @@ def _rank(
         LOCAL_WORLD_SIZE=str(chosen.ranks), MASTER_ADDR="127.0.0.1",
         MASTER_PORT=os.read(port, 16).decode(), TORCHELASTIC_USE_AGENT_STORE="True",
         OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo", MATRIX_FOLDER=folder, MATRIX_SEED=str(seed),
+        MATRIX_DEVICE=device,
     )  # fmt: skip
     import torch
     import torch.distributed as dist
 
     from tests.torch_matrix import cases
 
-    cases.seed = seed
     torch.set_num_threads(1)
     found, error, detail = None, "", ""
     try:
+        cases.begin(seed, device)
         if chosen.group:
             dist.init_process_group(backend, timeout=timedelta(seconds=_TIMEOUT))
             found = chosen.run()
         else:
             found = chosen.run(backend)
         if found is not None:
-            found = [tensor.detach().clone() for tensor in found]
+            found = [tensor.detach().cpu().clone() for tensor in found]
     except BaseException as caught:
         frame = traceback.extract_tb(caught.__traceback__)[-1]
         lines = str(caught).strip().splitlines() or [f"in {frame.name}"]

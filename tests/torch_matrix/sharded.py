@@ -34,6 +34,7 @@ from tests.torch_matrix.cases import (
     equal,
     mlp,
     near,
+    place,
     same,
     sgd,
     train,
@@ -51,7 +52,7 @@ def shared_folder() -> Path:
 
 @case("FSDP1 (FullyShardedDataParallel)")
 def fsdp1() -> Any:
-    net = FullyShardedDataParallel(mlp(), device_id=torch.device("cpu"))
+    net = FullyShardedDataParallel(mlp(), device_id=torch.device(place()))
     train(net, adam(net))
     with FullyShardedDataParallel.summon_full_params(net):
         near(net, alone(optimizer=adam))
@@ -70,28 +71,28 @@ def _fsdp2(mesh: DeviceMesh, tolerance: float = 1e-5, **settings: Any) -> Any:
 
 @case("FSDP2 (fully_shard)")
 def fsdp2() -> Any:
-    return _fsdp2(init_device_mesh("cpu", (2,)))
+    return _fsdp2(init_device_mesh(place(), (2,)))
 
 
 @case("FSDP2 over 3 ranks (uneven shards)", ranks=3)
 def fsdp2_uneven() -> Any:
-    return _fsdp2(init_device_mesh("cpu", (3,)))
+    return _fsdp2(init_device_mesh(place(), (3,)))
 
 
 @case("FSDP2, bfloat16 parameters, float32 gradients", near=0.02)
 def fsdp2_mixed() -> Any:
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    return _fsdp2(init_device_mesh("cpu", (2,)), 0.05, mp_policy=policy)
+    return _fsdp2(init_device_mesh(place(), (2,)), 0.05, mp_policy=policy)
 
 
 @case("FSDP2, reshard_after_forward=False")
 def fsdp2_kept() -> Any:
-    return _fsdp2(init_device_mesh("cpu", (2,)), reshard_after_forward=False)
+    return _fsdp2(init_device_mesh(place(), (2,)), reshard_after_forward=False)
 
 
 @case("HSDP (fully_shard on a 2 x 2 mesh)", ranks=4)
 def hsdp() -> Any:
-    return _fsdp2(init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard")))
+    return _fsdp2(init_device_mesh(place(), (2, 2), mesh_dim_names=("replicate", "shard")))
 
 
 # ---------------------------------------------------------------------- tensor parallel
@@ -102,7 +103,7 @@ TENSOR_PLAN = {"0": ColwiseParallel(), "2": RowwiseParallel()}
 
 @case("tensor parallel (ColwiseParallel, RowwiseParallel)")
 def tensor_parallel() -> Any:
-    net = parallelize_module(mlp(), init_device_mesh("cpu", (2,)), TENSOR_PLAN)
+    net = parallelize_module(mlp(), init_device_mesh(place(), (2,)), TENSOR_PLAN)
     train(net, adam(net), ranks=[0])
     found = whole(net)
     near(found, whole(alone(optimizer=adam, ranks=[0])))
@@ -111,7 +112,7 @@ def tensor_parallel() -> Any:
 
 @case("FSDP2 with tensor parallel (2 x 2 mesh)", ranks=4)
 def fsdp2_with_tensor_parallel() -> Any:
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
+    mesh = init_device_mesh(place(), (2, 2), mesh_dim_names=("data", "tensor"))
     net = fully_shard(parallelize_module(mlp(), mesh["tensor"], TENSOR_PLAN), mesh=mesh["data"])
     train(net, adam(net), ranks=[mesh.get_local_rank("data")])
     found = whole(net)
@@ -139,7 +140,7 @@ def sequence_parallel() -> Any:
         "up": ColwiseParallel(input_layouts=Shard(1)),
         "down": RowwiseParallel(output_layouts=Shard(1)),
     }
-    net = parallelize_module(Block(), init_device_mesh("cpu", (size,)), plan)
+    net = parallelize_module(Block(), init_device_mesh(place(), (size,)), plan)
 
     def loss(net: nn.Module, step: int, part: int | None) -> torch.Tensor:
         x, y = draw(step, 0, 4, 2 * size, 16), draw(step, 1, 4, 2 * size, 16)
@@ -165,7 +166,7 @@ def sequence_parallel() -> Any:
 @case("DTensor: redistribute between Shard, Replicate and Partial", ranks=3)
 def dtensor() -> Any:
     rank, size = dist.get_rank(), dist.get_world_size()
-    mesh = init_device_mesh("cpu", (size,))
+    mesh = init_device_mesh(place(), (size,))
     for x in (draw(0, 0, 6, 9), draw(0, 0, 7, 5)):  # parts of the same size, and not
         layouts = (Shard(0), Shard(1), Replicate())
         for source, target in itertools.product(layouts, layouts):
@@ -187,7 +188,7 @@ def dtensor() -> Any:
 @case("DeviceMesh: slices, groups, flattening", ranks=4)
 def device_mesh() -> Any:
     rank = dist.get_rank()
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("row", "column"))
+    mesh = init_device_mesh(place(), (2, 2), mesh_dim_names=("row", "column"))
     for name, expected in (("row", [rank % 2, rank % 2 + 2]), ("column", [rank // 2 * 2, rank // 2 * 2 + 1])):
         equal(mesh[name].mesh.tolist(), expected)
         x = torch.tensor([10.0**rank])
@@ -197,7 +198,7 @@ def device_mesh() -> Any:
     x = torch.tensor([10.0**rank])
     dist.all_reduce(x, group=mesh["row", "column"]._flatten("all").get_group())
     equal(x.item(), 1111.0)
-    again = DeviceMesh.from_group(mesh.get_group("row"), "cpu")
+    again = DeviceMesh.from_group(mesh.get_group("row"), place())
     same(distribute_tensor(torch.arange(6.0), again, [Shard(0)]).full_tensor(), torch.arange(6.0))
     return [x]
 
@@ -209,7 +210,7 @@ def _pipeline(schedule: Any) -> None:
     rank, size = dist.get_rank(), dist.get_world_size()
     cuts = [0, 2, 4, 5] if size == 3 else [0, 2, 5]
     part = mlp()[cuts[rank] : cuts[rank + 1]]
-    stage = PipelineStage(part, rank, size, torch.device("cpu"))
+    stage = PipelineStage(part, rank, size, torch.device(place()))
     run = schedule(stage, 4, loss_fn=functional.mse_loss)
     optimizer = sgd(part)
     for step in range(STEPS):
@@ -236,7 +237,7 @@ case("pipeline, 1F1B", ranks=3)(functools.partial(_pipeline, Schedule1F1B))
 
 def _state(placement: Any, *, values: bool) -> dict[str, Any]:
     """A state with sharded and plain tensors and other values; all zeros for one that will be loaded."""
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    mesh = init_device_mesh(place(), (dist.get_world_size(),))
     sharded = distribute_tensor(draw(0, 0, 10, 6), mesh, [placement])
     state = {"weight": sharded, "bias": draw(1, 0, 6), "step": 7, "nested": {"rate": 0.5}}
     if values:
@@ -289,7 +290,7 @@ def checkpoint_fsdp2() -> Any:
     from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
     def make() -> tuple[nn.Module, torch.optim.Optimizer]:
-        net = fully_shard(mlp(), mesh=init_device_mesh("cpu", (2,)))
+        net = fully_shard(mlp(), mesh=init_device_mesh(place(), (2,)))
         return net, adam(net)
 
     net, optimizer = make()

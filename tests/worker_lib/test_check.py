@@ -19,6 +19,7 @@ import worker_lib
 from switchagg.control.embedded import EmbeddedController
 from switchagg.emulator.faults import Faults
 from tests.reference import check
+from tests.reference.plan import FLAGS_WORD, WITHDRAWN
 from tests.seeds import seed_of_this_run
 from tests.worker_lib.generations import DAMAGED, DONE, MISMATCH, PENDING, SECOND, WORDS, Cluster
 from tests.worker_lib.harness import in_threads, together, try_together
@@ -422,6 +423,29 @@ def test_ranks_that_are_told_other_plans_notice(
     assert lies.told
     assert none_wrong(done, right)
     assert flip[0] in range(*BLOCKS) or any(set(of) != {DONE} for of in statuses) or lies.damaged  # type: ignore[attr-defined]
+
+
+class Withdrawal(Lies):
+    """Tells rank 1 once that a call is withdrawn."""
+
+    told = 0
+
+    def result(self, told: Told) -> Words | None:
+        if told.number == 0 and told.bit == 1 and told.words is not None and not self.told:
+            self.told += 1
+            told.words[FLAGS_WORD] |= np.uint32(WITHDRAWN)
+        return told.words
+
+
+def test_a_rank_does_not_leave_a_call_for_one_flipped_bit(rng: random.Random) -> None:
+    xs = tensors(rng, 2, sparse=False)
+    right = right_results(xs, 32, False)
+    lies = Withdrawal()
+    statuses, done = run_sums(lies, xs, 32, sparse=False)
+    assert lies.told == 1
+    assert all(set(of) == {DONE} for of in statuses)
+    assert lies.damaged == 1  # type: ignore[attr-defined]
+    assert done == right
 
 
 def test_an_exponent_that_no_rank_has_is_told_by_all(rng: random.Random) -> None:

@@ -34,8 +34,11 @@ from worker_lib.torch.work import Step, TaskThread, destroyed, flat
 
 
 def kinds() -> list[str]:
-    """The kinds of devices whose tensors a process group takes here."""
-    return ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+    """The kinds of devices whose tensors a process group takes here.
+
+    Asked at import, so it must not start CUDA: a process that has can no longer fork ones that use it.
+    """
+    return ["cpu", "cuda"] if torch.backends.cuda.is_built() else ["cpu"]
 
 
 def needs_staging(tensor: torch.Tensor) -> bool:
@@ -44,11 +47,16 @@ def needs_staging(tensor: torch.Tensor) -> bool:
 
 
 class DeviceCopier:
-    """Copies between a device and the host: pinned memory and a side stream for CUDA, plain copies else."""
+    """Copies between a device and the host: pinned memory and side streams for CUDA, plain copies else.
+
+    Copies to the device have a stream of their own: the bus carries both directions at once, and a result
+    need not wait for the inputs of later collectives.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._cuda = device.type == "cuda"
         self._stream: Any = torch.cuda.Stream(device) if self._cuda else None
+        self._back: Any = torch.cuda.Stream(device) if self._cuda else None
 
     def to_host(self, tensor: torch.Tensor, *, copy: bool = True) -> tuple[torch.Tensor, Step]:
         """Begins a copy to the host.
@@ -65,11 +73,17 @@ class DeviceCopier:
         host = torch.empty(own.shape, dtype=own.dtype, pin_memory=self._cuda)
         if copy and not self._cuda:
             host.copy_(own)
-        if not copy or not self._cuda:
+        if not self._cuda:
+            return host, _nothing
+        if not copy:
+            self._back.wait_stream(
+                torch.cuda.current_stream(own.device)
+            )  # what fills it now must not come last
             return host, _nothing
         self.follow(own)
         with torch.cuda.stream(self._stream):
             host.copy_(own, non_blocking=True)
+            own.record_stream(self._stream)  # the caller may drop it before it is copied
             event = torch.cuda.Event()
             event.record(self._stream)
         return host, event.synchronize
@@ -80,9 +94,9 @@ class DeviceCopier:
             if not self._cuda or host.layout != torch.strided:
                 tensor.copy_(host)  # not detached: a sparse result replaces the tensor's contents
                 return
-            with self.side_stream():
+            with torch.cuda.stream(self._back):
                 tensor.detach().copy_(host, non_blocking=True)
-            self.synchronize()
+            self._back.synchronize()
 
     def side_stream(self) -> Any:
         """A context in which kernels are launched on the side stream."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -151,7 +153,11 @@ def test_hooks(options: dict[str, Any]) -> None:
     run(2, _hooked, options, backend="gloo")
 
 
-@pytest.mark.skipif(not GPU, reason="no GPU is here: pinned memory and streams are not tried")
+on_a_gpu = pytest.mark.skipif(not GPU, reason="no GPU is here: pinned memory and streams are not tried")
+_LONG = 10**9  # cycles of a GPU: half a second or more
+
+
+@on_a_gpu
 def test_copies_of_a_gpu() -> None:
     copier = device.DeviceCopier(torch.device("cuda"))
     x = torch.arange(1_000_000, device="cuda", dtype=torch.float32)
@@ -162,3 +168,43 @@ def test_copies_of_a_gpu() -> None:
     assert torch.equal(host, 2 * torch.arange(1_000_000, dtype=torch.float32))
     copier.to_device(host + 1, x)
     assert torch.equal(x.cpu(), host + 1)
+
+
+@on_a_gpu
+def test_an_input_may_be_dropped_before_it_is_copied() -> None:
+    copier = device.DeviceCopier(torch.device("cuda"))
+    x = torch.ones(1_000_000, device="cuda")
+    torch.cuda.synchronize()
+    with copier.side_stream():
+        torch.cuda._sleep(_LONG)
+    host, wait = copier.to_host(x)
+    del x
+    torch.full((1_000_000,), 7.0, device="cuda")  # in its memory, if that is free
+    wait()
+    assert (host == 1).all()
+
+
+def _launched_before() -> None:
+    x = torch.empty(1_000_000, device="cuda")
+    torch.cuda._sleep(_LONG)
+    x.fill_(dist.get_rank())
+    dist.broadcast(x, 0)
+    torch.cuda.synchronize()
+    assert not x.any()
+
+
+@on_a_gpu
+def test_a_result_comes_after_the_kernels_that_were_launched_before() -> None:
+    run(2, _launched_before)
+
+
+@on_a_gpu
+def test_a_process_that_imported_it_can_fork_ones_that_use_the_gpu() -> None:
+    program = """
+import os, torch, worker_lib.torch
+child = os.fork()
+if child == 0:
+    os._exit(int(torch.ones(3, device="cuda").sum().item()) - 3)
+raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
