@@ -224,7 +224,7 @@ def remembered(x: TensorView, out: TensorView, memory: Any) -> None:
     import torch
 
     with torch.no_grad():
-        out.owner.copy_(x.owner.float() + torch.as_tensor(memory))
+        out.owner.copy_(x.owner.float() + torch.as_tensor(memory, device="cpu"))
     memory[...] = 0
 
 

@@ -201,7 +201,7 @@ def _rank(
     """Runs one rank and sends (rank, tensors, first line of the error, traceback)."""
     faulthandler.dump_traceback_later(0.95 * chosen.limit)  # where a rank hangs that is about to be killed
     os.environ.update(
-        RANK=str(rank), WORLD_SIZE=str(chosen.ranks), LOCAL_RANK=str(rank),
+        RANK=str(rank), WORLD_SIZE=str(chosen.ranks), LOCAL_RANK="0" if device == "cuda" else str(rank),
         LOCAL_WORLD_SIZE=str(chosen.ranks), MASTER_ADDR="127.0.0.1",
         MASTER_PORT=os.read(port, 16).decode(), TORCHELASTIC_USE_AGENT_STORE="True",
         OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo", MATRIX_FOLDER=folder, MATRIX_SEED=str(seed),

@@ -70,7 +70,7 @@ class DeviceCopier:
         own = tensor.detach()
         if own.layout != torch.strided:
             return own.cpu(), _nothing
-        host = torch.empty(own.shape, dtype=own.dtype, pin_memory=self._cuda)
+        host = torch.empty(own.shape, dtype=own.dtype, device="cpu", pin_memory=self._cuda)
         if copy and not self._cuda:
             host.copy_(own)
         if not self._cuda:

@@ -330,8 +330,8 @@ class GlooFallback:
                     break
                 collective.wait_for_switch()
                 mine += 1
-        counts = [torch.zeros(1, dtype=torch.int64) for _ in range(self.session.world_size)]
-        self._gloo.allgather([counts], [torch.tensor([mine])], c10d.AllgatherOptions()).wait()
+        counts = [torch.zeros(1, dtype=torch.int64, device="cpu") for _ in range(self.session.world_size)]
+        self._gloo.allgather([counts], [torch.tensor([mine], device="cpu")], c10d.AllgatherOptions()).wait()
         completed = [int(count) for count in counts]
         for number in range(min(completed), max(completed)):
             source = next(rank for rank, count in enumerate(completed) if count > number)
@@ -340,7 +340,7 @@ class GlooFallback:
 
     def _share(self, collective: FallbackWork, source: int) -> None:
         """Sends the source's result to all ranks, some of which do not have it."""
-        agreed = torch.tensor([int(not isinstance(collective.error, MismatchError))])
+        agreed = torch.tensor([int(not isinstance(collective.error, MismatchError))], device="cpu")
         _broadcast(self._gloo, agreed, source)
         if not agreed.item():
             collective.end(

@@ -294,7 +294,7 @@ class State:
         total = x.float() if memory is None else x.float() + memory
         padded = torch.nn.functional.pad(total, (0, blocks * block - x.numel())).view(blocks, block)
         norms = padded.square().sum(1).nan_to_num(math.inf)
-        mask = torch.zeros(blocks, dtype=torch.bool)
+        mask = torch.zeros(blocks, dtype=torch.bool, device="cpu")
         mask[norms.topk(math.ceil(self.density * blocks)).indices] = True
         if memory is None:
             x.masked_fill_((~mask).repeat_interleave(block)[: x.numel()], 0)

@@ -36,7 +36,8 @@ class _Bucket:
 
     def __init__(self, parameters: list[Any]) -> None:
         self.parameters = parameters
-        self.flat = torch.zeros(sum(p.numel() for p in parameters), dtype=parameters[0].dtype)
+        count, dtype = sum(p.numel() for p in parameters), parameters[0].dtype
+        self.flat = torch.zeros(count, dtype=dtype, device="cpu")
         self.missing = set(map(id, parameters))
         self.work: Work | None = None
 
@@ -100,7 +101,7 @@ class _Reducer:
             return
         while self._begun < len(self._buckets):
             self._begin(self._buckets[self._begun])
-        used = torch.tensor([p.grad is not None for p in self._parameters])
+        used = torch.tensor([p.grad is not None for p in self._parameters], device="cpu")
         self._session.allreduce(used, op="or")
         used_by_any = {id(p) for p, flag in zip(self._parameters, used.tolist(), strict=True) if flag}
         with torch.no_grad():

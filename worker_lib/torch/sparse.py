@@ -57,7 +57,7 @@ class Tables:
         with self._lock:
             if spare := self._spare.get((rows, width, dtype)):
                 return spare.pop()
-        size = torch.empty(0, dtype=dtype).element_size()
+        size = dtype.itemsize
         # NumPy takes zeros from the kernel, which backs a page when it is first touched.
         return torch.from_numpy(np.zeros(rows * width * size, np.uint8)).view(dtype).view(rows, width)
 
@@ -117,7 +117,12 @@ def start(
         tables.give_back(table)
         indices = torch.from_numpy(np.stack(np.unravel_index(mine, shape[:dims])))
         result = torch.sparse_coo_tensor(
-            indices, values.view(-1, *shape[dims:]), shape, is_coalesced=True, check_invariants=False
+            indices,
+            values.view(-1, *shape[dims:]),
+            shape,
+            device="cpu",
+            is_coalesced=True,
+            check_invariants=False,
         )
         _replace(tensor, result)
 

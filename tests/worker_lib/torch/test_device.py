@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as Ddp
 
 import worker_lib
 from tests.worker_lib.torch.models import train
@@ -151,6 +153,33 @@ def _hooked(options: dict[str, Any]) -> None:
 @pytest.mark.parametrize("options", [{}, {"bits": 16}, {"bits": 16, "density": 0.5, "block_size": 32}])
 def test_hooks(options: dict[str, Any]) -> None:
     run(2, _hooked, options, backend="gloo")
+
+
+def _another_default_device() -> None:
+    pretend()
+    n, r = dist.get_world_size(), dist.get_rank()
+    x, ours = away(torch.full((5,), float(r))), torch.full((5,), float(r))
+    table = nn.Embedding(9, 3, sparse=True)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+    with torch.device("meta"):  # a tensor without a device of its own would have no contents
+        dist.all_reduce(x)
+        dist.all_reduce(ours)
+        rows = [away(torch.zeros(3, device="cpu")) for _ in range(n)]
+        dist.all_gather(rows, away(torch.full((3,), float(r), device="cpu")))
+        table(torch.tensor([r, 5], device="cpu")).sum().backward()
+        dist.all_reduce(table.weight.grad)
+        with State(model, bits=16, density=0.5, block_size=2, error_feedback=True) as state:
+            model = Ddp(model)
+            model.register_comm_hook(state, allreduce_hook)
+            model(torch.ones(2, 4, device="cpu")).sum().backward()
+    assert (x == n * (n - 1) / 2).all()
+    assert (ours == x).all()
+    assert [row.tolist() for row in rows] == [[float(k)] * 3 for k in range(n)]
+    assert table.weight.grad.to_dense().sum().item() == 3 * 2 * n
+
+
+def test_another_default_device() -> None:
+    run(2, _another_default_device)
 
 
 on_a_gpu = pytest.mark.skipif(not GPU, reason="no GPU is here: pinned memory and streams are not tried")
