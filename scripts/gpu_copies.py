@@ -91,7 +91,7 @@ def _rank(rank: int, args: Namespace, store: str) -> None:
                 continue
             touched = hosts if name.endswith("exchange") else tensors
             expected = torch.full((args.tensors,), args.workers * (args.workers + 1) / 2)
-            if not torch.allclose(torch.stack([x.mean().cpu() for x in touched]), expected):
+            if not torch.allclose(torch.stack([x.mean().cpu() for x in touched]), expected, rtol=0.05):
                 raise SystemExit(f"{name}: a sum is wrong")
     if rank == 0:
         print(f"{args.workers} ranks, {args.tensors} tensors of {args.size}, {torch.cuda.get_device_name()}")

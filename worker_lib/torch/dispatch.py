@@ -29,8 +29,9 @@ _BEGUN: Final = (  # by a method of the group's
     "allreduce", "allreduce_coalesced", "reduce_scatter", "reduce_scatter_single",
     "reduce_scatter_single_coalesced", "broadcast", "allgather", "all_gather_single",
     "all_gather_single_coalesced", "barrier", "all_to_all_single", "alltoall", "reduce", "gather", "scatter",
+    "send", "recv",
 )  # fmt: skip
-_GLOOS: Final = ("allgather_coalesced", "send", "recv", "recv_anysource", "monitored_barrier")
+_GLOOS: Final = ("allgather_coalesced", "recv_anysource", "monitored_barrier")
 _ALIASES: Final = (  # other names of some of these
     "alltoall_base", "_reduce_scatter_base", "reduce_scatter_tensor_coalesced", "_allgather_base",
     "allgather_into_tensor_coalesced",

@@ -449,6 +449,22 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
         opts = _options(c10d.ScatterOptions, opts)
         return self._through_gloo("scatter", [outputs, inputs], opts, *_kind(outputs), opts.rootRank)
 
+    def send(self, tensors: Any, peer: int, tag: int = 0) -> Any:
+        """Sends a tensor to a rank, through gloo."""
+        communicator = self.communicator
+        return communicator.collectives.start(
+            "send", lambda _, given: communicator.gloo.send(given, peer, tag), [[], tensors],
+            fresh=True, message=True,
+        )  # fmt: skip
+
+    def recv(self, tensors: Any, peer: int, tag: int = 0) -> Any:
+        """Receives a tensor from a rank, through gloo."""
+        communicator = self.communicator
+        return communicator.collectives.start(
+            "recv", lambda given: communicator.gloo.recv(given, peer, tag), [tensors],
+            fresh=True, message=True,
+        )  # fmt: skip
+
     # Other names by which PyTorch calls these.
     alltoall_base = all_to_all_single
     _reduce_scatter_base = reduce_scatter_single
