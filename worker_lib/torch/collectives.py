@@ -45,8 +45,7 @@ class Collectives:
     Attributes:
         switch: the session, or the fallback that is used in its place.
         futures: thread that completes futures.
-        staging: begins the collectives of tensors on a GPU; messages: their sends and receives, which do not
-            wait for collectives.
+        staging: begins the collectives of tensors on a GPU.
     """
 
     def __init__(self, session: Session, settings: Options, name: str) -> None:
@@ -54,13 +53,11 @@ class Collectives:
         self.switch: Session | GlooFallback = session
         self.futures = TaskThread(f"{name} futures")
         self.staging = Staging(name)
-        self.messages = Staging(f"{name} messages")
         self._settings = settings
         self._size = session.world_size
         self._keep_alive = versions.KeepAlive()
         self._tables = sparse.Tables()
         self._order = StartOrder()
-        self._under_way: list[SwitchWork] = []  # messages
 
     def close(self) -> None:
         """Closes the session and ends the threads. Operations on their way end with an error."""
@@ -68,24 +65,18 @@ class Collectives:
             self.switch.close()
         self.session.close()
         self.staging.feeder.stop()
-        self.messages.feeder.stop()
         self.futures.stop()
 
-    def start(
-        self, name: str, begin: Callable[..., Any], args: Sequence[Any], *, fresh: bool, message: bool = False
-    ) -> Any:
-        """Calls ``begin(*args)``, which returns a work; in a feeder with host copies for tensors on a GPU.
+    def start(self, name: str, begin: Callable[..., Any], args: Sequence[Any], *, fresh: bool) -> Any:
+        """Calls ``begin(*args)``, which returns a work; in the feeder with host copies for tensors on a GPU.
 
-        Arguments are those of `Staging.defer`; a message is sent or received.
+        Arguments are those of `Staging.defer`.
         """
-        deferred = (self.messages if message else self.staging).defer(begin, args, fresh=fresh)
+        deferred = self.staging.defer(begin, args, fresh=fresh)
         if deferred is None:
             return begin(*args)
         part, backs = deferred
-        work = self._work(name, [part], flat(args[:1]), backs)
-        if message:  # gloo gives one up whose work is let go
-            self._under_way = [each for each in self._under_way if not each.is_completed()] + [work]
-        return work
+        return self._work(name, [part], flat(args[:1]), backs)
 
     # ------------------------------------------------------------------ sums
 

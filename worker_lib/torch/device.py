@@ -17,7 +17,7 @@ Only `DeviceCopier` knows of CUDA, so the tests run the rest with CPU tensors to
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
 from datetime import timedelta
@@ -44,6 +44,16 @@ def kinds() -> list[str]:
 def needs_staging(tensor: torch.Tensor) -> bool:
     """True for a tensor on a device that reaches the switch through this process's memory."""
     return bool(tensor.device.type == "cuda")
+
+
+def refuse(name: str, tensors: Iterable[torch.Tensor]) -> None:
+    """Raises `UsageError` if one of the tensors is on a GPU, and the operation takes none there."""
+    for tensor in tensors:
+        if needs_staging(tensor):
+            raise UsageError(
+                f"{name} of a tensor on {tensor.device}; accepted: CPU tensors, such as its .cpu(). "
+                "Collectives take both"
+            )
 
 
 class DeviceCopier:

@@ -22,6 +22,7 @@ from typing import Any, Final, TypeVar
 import torch.distributed as dist
 from torch._C import _distributed_c10d as native
 
+from worker_lib.torch import device
 from worker_lib.torch.work import destroyed, flat
 
 _T = TypeVar("_T")
@@ -29,9 +30,8 @@ _BEGUN: Final = (  # by a method of the group's
     "allreduce", "allreduce_coalesced", "reduce_scatter", "reduce_scatter_single",
     "reduce_scatter_single_coalesced", "broadcast", "allgather", "all_gather_single",
     "all_gather_single_coalesced", "barrier", "all_to_all_single", "alltoall", "reduce", "gather", "scatter",
-    "send", "recv",
 )  # fmt: skip
-_GLOOS: Final = ("allgather_coalesced", "recv_anysource", "monitored_barrier")
+_GLOOS: Final = ("allgather_coalesced", "send", "recv", "recv_anysource", "monitored_barrier")
 _ALIASES: Final = (  # other names of some of these
     "alltoall_base", "_reduce_scatter_base", "reduce_scatter_tensor_coalesced", "_allgather_base",
     "allgather_into_tensor_coalesced",
@@ -145,6 +145,7 @@ def _gloos(name: str) -> Callable[..., Any]:
     def own(group: Any, *args: Any) -> Any:
         # A backend is given options where gloo's method in Python takes a timeout.
         args = tuple(each.timeout if isinstance(each, native.BarrierOptions) else each for each in args)
+        device.refuse(name, flat(args))
         return getattr(group.communicator.gloo, name)(*args)
 
     return own

@@ -451,19 +451,13 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def send(self, tensors: Any, peer: int, tag: int = 0) -> Any:
         """Sends a tensor to a rank, through gloo."""
-        communicator = self.communicator
-        return communicator.collectives.start(
-            "send", lambda _, given: communicator.gloo.send(given, peer, tag), [[], tensors],
-            fresh=True, message=True,
-        )  # fmt: skip
+        device.refuse("send", tensors)
+        return super().send(tensors, peer, tag)
 
     def recv(self, tensors: Any, peer: int, tag: int = 0) -> Any:
         """Receives a tensor from a rank, through gloo."""
-        communicator = self.communicator
-        return communicator.collectives.start(
-            "recv", lambda given: communicator.gloo.recv(given, peer, tag), [tensors],
-            fresh=True, message=True,
-        )  # fmt: skip
+        device.refuse("recv", tensors)
+        return super().recv(tensors, peer, tag)
 
     # Other names by which PyTorch calls these.
     alltoall_base = all_to_all_single
