@@ -32,12 +32,13 @@ def test_every_loop_is_measured_at_every_instruction_set(tmp_path: Path) -> None
 
 def test_loops_give_the_same_bits_at_every_instruction_set() -> None:
     seed = seed_of_this_run()
-    bench, other = LoopBench(seed, 8192), LoopBench(seed + 1, 8192)
+    bench, *others = (LoopBench(seed + i, 8192) for i in range(6))
     for index, (name, _) in enumerate(LoopBench.loops):
         first, *rest = (bench.digest(index, level) for level in range(len(LoopBench.levels)))
         assert set(rest) <= {first}, name
         if name != "scan_words":  # no block is zero
-            assert other.digest(index, 0) != first, f"{name} does not depend on its input"
+            # Scans find now and then the same in two inputs.
+            assert any(other.digest(index, 0) != first for other in others), f"{name} ignores its input"
 
 
 def test_the_table_has_medians_of_pairs() -> None:
