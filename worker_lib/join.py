@@ -267,12 +267,16 @@ class Membership:
             stream.close()
         return self._renewed(admitted)
 
-    def progress(self, completed: int, timeout: float) -> int:
+    def progress(self, completed: int, replaying: bool, timeout: float) -> int:
         """Reports the collectives that are complete here; waits for all survivors, for `timeout` seconds.
 
         Returns how many are to be completed before `proceed`. Raises as `attach` does.
+
+        Args:
+            replaying: RESULTs of this switch are missing for packets that were sent to an earlier one.
         """
-        answer = self._ask("progress", {"token": self.token, "completed": completed}, timeout)
+        body = {"token": self.token, "completed": completed, "replaying": replaying}
+        answer = self._ask("progress", body, timeout)
         return _field(self.controller, lambda: int(answer["complete_to"]))
 
     def proceed(self, address: str, ports: Sequence[int], timeout: float) -> Membership:

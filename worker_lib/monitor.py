@@ -56,6 +56,7 @@ _LAST_PAUSE: Final = 0.25
 _PORT_CHECK: Final = 0.05  # seconds between checks of the switch's port meanwhile
 _END_SECONDS: Final = 5.0  # for the threads to end
 _LEFT_CHECK: Final = 0.002  # seconds between looks at a change that a thread waits for
+_REPLAYS: Final = 1.0  # seconds in which all ranks have sent again what they had sent to an earlier switch
 _TEMPORARY: Final = ("stopping", "switch")  # codes of refusals that may pass
 _monitors: Final[weakref.WeakSet[MembershipMonitor]] = weakref.WeakSet()
 
@@ -394,7 +395,10 @@ class MembershipMonitor:
         engine, member = self._engine, self.member
         try:
             completed = engine.freeze()
-            complete_to = member.progress(completed, _PATIENCE)
+            until = self.runtime.monotonic() + _REPLAYS
+            while engine.replaying and not self._ended() and self.runtime.monotonic() < until:
+                self._closing.wait(_PORT_CHECK)
+            complete_to = member.progress(completed, engine.replaying, _PATIENCE)
             if complete_to < completed:
                 return self._end(Gone(f"the controller said {complete_to} of {completed} collectives"))
             while not engine.finish(complete_to, _SLICE_NS):

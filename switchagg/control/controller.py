@@ -235,15 +235,20 @@ class Controller:
         if decision is not None:
             self._book.set_policy(member.job, decision.policy, decision.why, now)
 
-    def progress(self, tenant: Tenant, name: str, rank: int, token: int, completed: int) -> Future[int]:
+    def progress(
+        self, tenant: Tenant, name: str, rank: int, token: int, completed: int, *, replaying: bool = False
+    ) -> Future[int]:
         """A rank has paused for a change of membership after so many collectives.
 
         Returns the number up to which it must complete them, once all the others have reported theirs.
+
+        Args:
+            replaying: it lacks RESULTs of the present switch for packets that it had sent to an earlier one.
         """
         with self._core.changing() as book:
             member = self._present(tenant, name, rank, token)
             with self._core.streams.call(member, ChangeStep.progress) as future:
-                book.changes.progress(member, completed, token)
+                book.changes.progress(member, completed, token, replaying=replaying)
             return future
 
     def proceed(

@@ -569,7 +569,9 @@ def _answer(controller: Controller, method: str, path: str, body: dict[str, Any]
             controller.leave(OPEN, name, rank, token, body["begun"], body["completed"], body.get("why"))
             return {}
         case "progress":
-            future = controller.progress(OPEN, name, rank, token, body["completed"])
+            future = controller.progress(
+                OPEN, name, rank, token, body["completed"], replaying=body["replaying"]
+            )
             return _mapped(future, lambda complete_to: {"complete_to": complete_to})
         case "proceed":
             return controller.proceed(OPEN, name, rank, token, body["address"], ports)

@@ -261,6 +261,7 @@ class Engine:
     recovering = property(lambda self: self._flag(3))
     damage = unhealed = None  # packets have no check words
     pause_requested = property(lambda self: self._flag(4))
+    replaying = property(lambda self: self._flag(5))
 
     def stats(self) -> dict[str, int]:
         into = (ctypes.c_int64 * 5)()

@@ -23,12 +23,15 @@ class Engine:
     """Has a packet whose RESULT was wrong twice, in a collective that `lacks`, or in a later one."""
 
     def __init__(self, *, lacks: bool) -> None:
-        self.lacks, self.broken, self.halted = lacks, False, False
+        self.lacks, self.broken, self.halted, self.replaying = lacks, False, False, False
         self.damage: int | None = 7
 
     @property
     def unhealed(self) -> int | None:
         return self.damage
+
+    def dealt(self, packet_number: int) -> tuple[int, int]:
+        return 0, packet_number
 
     def freeze(self) -> int:
         return 2
@@ -68,8 +71,8 @@ class Member:
     def next_event(self) -> dict[str, Any] | None:
         return self.events.get()
 
-    def progress(self, completed: int, _timeout: float) -> int:
-        self.calls.put("progress")
+    def progress(self, completed: int, replaying: bool, _timeout: float) -> int:
+        self.calls.put("progress of what is replayed" if replaying else "progress")
         return completed + 1
 
     def replay(self, *_: object, **__: object) -> None:
@@ -128,12 +131,29 @@ def test_a_damaged_result_that_a_pause_needs_is_sent_again(played: Any) -> None:
     assert member.calls.get(timeout=20) == "replay"
 
 
+@pytest.mark.parametrize("lost", [True, False], ids=["a lost rank's", "late"])
+def test_a_change_waits_for_what_is_sent_again_to_another_switch(
+    played: Any, monkeypatch: pytest.MonkeyPatch, lost: bool
+) -> None:
+    monkeypatch.setattr(module, "_REPLAYS", 0.2 if lost else 60.0)
+    engine = Engine(lacks=False)
+    engine.damage, engine.replaying = None, True
+    monitor, member = played(engine)
+    member.events.put({"event": "lost", "ranks": [2], "why": "its process ended", "job": 5})
+    if not lost:
+        SYSTEM.sleep(0.3)
+        assert member.calls.empty()
+        engine.replaying = False
+    assert member.calls.get(timeout=20) == ("progress of what is replayed" if lost else "progress")
+    eventually(lambda: monitor.over is not None, 20)
+
+
 class LateLoss(Member):
     """Rank 1 is lost while the change for the loss of rank 2 is under way; both are back afterwards."""
 
     lost = ((1, "its process ended"), (2, "its process ended"))
 
-    def progress(self, completed: int, _timeout: float) -> int:
+    def progress(self, completed: int, _replaying: bool, _timeout: float) -> int:
         self.calls.put(f"progress {self.job}")
         self.events.put({"event": "lost", "ranks": [1], "why": "its process ended", "job": 5})
         return completed

@@ -162,6 +162,10 @@ class Progress(Bearing):
     """A member's progress when the membership changes."""
 
     completed: int = Field(ge=0, le=_COUNT, description="Collectives complete, as a prefix in call order.")
+    replaying: bool = Field(
+        False,
+        description="It lacks RESULTs of the present switch for packets that it had sent to an earlier one.",
+    )
 
 
 class Proceed(Bearing):

@@ -287,7 +287,7 @@ def member_routes(service: Service) -> APIRouter:
     @routes.post("/{rank}/progress", summary="Progress", **answering(answers.CompleteView, *_BODY, *_CHANGE))
     async def progress(name: Name, rank: Rank, said: Progress, tenant: Asking, request: Request) -> Response:
         """First step of a change of membership. Waits for all survivors."""
-        future = controller.progress(tenant, name, rank, said.token, said.completed)
+        future = controller.progress(tenant, name, rank, said.token, said.completed, replaying=said.replaying)
         return JSONResponse({"complete_to": await unless_gone(request, asyncio.wrap_future(future))})
 
     @routes.post("/{rank}/proceed", summary="Proceed", **answering(answers.AdmittedView, *_BODY, *_PROCEED))

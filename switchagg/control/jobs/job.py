@@ -213,6 +213,7 @@ class Change:
     reason: ChangeReason
     why: str
     completed: dict[int, int] = field(default_factory=dict)  # collectives that survivors report, by rank
+    replaying: set[int] = field(default_factory=set)  # ranks among these that await what they have sent again
     complete_to: int | None = None  # the largest of these once all have reported
     proceeded: set[int] = field(default_factory=set)  # ranks that are done with the old generation
     target: Placement | None = None  # ranges reserved for the job if it moves

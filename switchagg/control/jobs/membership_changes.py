@@ -78,13 +78,16 @@ class MembershipChanges:
 
     # Calls of members.
 
-    def progress(self, member: Member, completed: int, token: int | None = None) -> None:
+    def progress(
+        self, member: Member, completed: int, token: int | None = None, *, replaying: bool = False
+    ) -> None:
         """A member has paused after so many collectives. The answer comes as an `AnswerStep`.
 
         Raises `AdmissionError` if the job is over, or the number is negative or too large.
 
         Args:
             token: the one that it shows; None for that of its newest admission.
+            replaying: it lacks RESULTs of the present switch for packets that it had sent to an earlier one.
         """
         job = self._changing(member)
         self._check_path(job)
@@ -103,6 +106,7 @@ class MembershipChanges:
             self._effects.log(EventKind.paused, f"job {job.name!r} pauses: {job.change.why}", job)
         job.state = JobState.moving
         job.change.completed[member.rank] = completed
+        (job.change.replaying.add if replaying else job.change.replaying.discard)(member.rank)
         if job.change.complete_to is not None:
             self._effects.add(AnswerStep(member, ChangeStep.progress, job.change.complete_to))
         self.advance(job)
@@ -237,8 +241,11 @@ class MembershipChanges:
             return
         needed = _admitted(job)
         if change.complete_to is None and needed <= change.completed.keys():
-            counts = [*change.completed.values(), *(each.completed or 0 for each in _left(job))]
-            change.complete_to = max(counts)
+            counts = change.completed | {each.rank: each.completed or 0 for each in _left(job)}
+            change.complete_to = max(counts.values())
+            # Unless one who holds all that knows it to be in the slots, a lost rank may not have resent it.
+            hold = {rank for rank, count in counts.items() if count == change.complete_to}
+            change.stranded |= bool(change.lost) and hold <= change.replaying
             self._effects.save(job)
             if self.fail_if_stranded(job):
                 return

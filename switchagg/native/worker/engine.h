@@ -251,6 +251,11 @@ class Engine {
     auto lock = contend();
     return !broken_ && (suspended_ || replaying());
   }
+  // True from move() until this worker holds the new switch's RESULTs of all that it sends again, and so all workers have sent that.
+  bool is_replaying() {
+    auto lock = contend();
+    return !broken_ && replaying();
+  }
   // The packet number whose RESULT was damaged twice, until move(); or for good, if the engine is broken by it.
   std::optional<uint64_t> damage() {
     auto lock = contend();

@@ -458,6 +458,7 @@ NB_MODULE(_native, m) {
       .def("dealt", &Engine::dealt, "packet_number"_a, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("refused", &Engine::refused, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("recovering", &Engine::recovering, nb::call_guard<nb::gil_scoped_release>())
+      .def_prop_ro("replaying", &Engine::is_replaying, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("damage", &Engine::damage, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("unhealed", &Engine::unhealed, nb::call_guard<nb::gil_scoped_release>())
       .def("request_pause", &Engine::request_pause)

@@ -472,7 +472,7 @@ int64_t engine_close(uint32_t host) { return guarded([&] { the->engine(host).clo
 int64_t engine_request_pause(uint32_t host) { return guarded([&] { the->engine(host).request_pause(); return 0; }); }
 int64_t engine_set_policy(uint32_t host, uint32_t word) { return guarded([&] { the->engine(host).set_policy(word); return 0; }); }
 int64_t engine_silence(uint32_t host, uint64_t completed) { return guarded([&] { return the->engine(host).silence_ns(completed); }); }
-// Begun, completed, generation, calls, policy; frozen, halted, broken, recovering and pause requested, a bit each.
+// Begun, completed, generation, calls, policy; frozen, halted, broken, recovering, pause requested and replaying, a bit each.
 int64_t engine_fields(uint32_t host, int64_t* into) {
   return guarded([&] {
     Engine& e = the->engine(host);
@@ -481,7 +481,8 @@ int64_t engine_fields(uint32_t host, int64_t* into) {
     into[2] = e.generation();
     into[3] = static_cast<int64_t>(e.calls());
     into[4] = e.policy();
-    return e.frozen() | e.is_halted() << 1 | e.broken() << 2 | e.recovering() << 3 | e.pause_requested() << 4;
+    return e.frozen() | e.is_halted() << 1 | e.broken() << 2 | e.recovering() << 3 | e.pause_requested() << 4 |
+           e.is_replaying() << 5;
   });
 }
 // Refused packets, retransmissions, RESULTs, packet numbers, the loss timer.

@@ -372,6 +372,39 @@ def test_a_job_moves_on_from_a_switch_that_is_drained_while_it_goes_over_to_that
     assert jobs.pool.switches["b"].allocator.free_slots == 64
 
 
+@pytest.mark.parametrize(
+    ("completed", "replaying", "fails"),
+    [
+        pytest.param((4, 3), (True, True), True, id="nobody-knows"),
+        pytest.param((4, 3), (False, True), False, id="who-holds-it-knows"),
+        pytest.param((4, 3), (True, False), True, id="who-lacks-it-knows-less"),
+        pytest.param((4, 4), (True, True), False, id="nobody-lacks-it"),
+    ],
+)
+def test_a_rank_is_lost_after_a_failover_before_it_has_sent_again_what_another_lacks(
+    completed: tuple[int, int], replaying: tuple[bool, bool], fails: bool
+) -> None:
+    """The new switch never gets it. Whoever lacks it would wait until its timeout, and the others go on."""
+    jobs = book(switch("a"), switch("b"))
+    zero, one, two = members = run(jobs, world_size=3, **SHRINK)
+    jobs.switch_down("a", "connection refused")
+    for member in members:
+        jobs.failovers.report(member, token(member), [5], "10.0.0.1", [4100 + member.rank])
+    carry_out(jobs)
+    assert zero.job.switches == ("b",)
+    jobs.lost([two], "its process ended")
+    for member, count, waits in zip((zero, one), completed, replaying, strict=True):
+        jobs.changes.progress(member, count, replaying=waits)
+    if fails:
+        assert zero.job.state is JobState.failed
+        assert (
+            zero.job.why
+            == "rank 1 lacks a collective that others hold: its switch and rank 2 were lost together"
+        )
+        return
+    assert {rank: each.complete_to for rank, each in answers(jobs.poll()).items()} == {0: 4, 1: 4}
+
+
 @pytest.mark.parametrize("removed", [False, True], ids=["collecting", "opening"])
 def test_a_rank_is_lost_while_its_job_leaves_a_drained_switch(removed: bool) -> None:
     """The old switch lives, and has what the others lack, until the job is removed from it."""
