@@ -37,7 +37,7 @@ from worker_lib.torch.communicator import Change, Communicator, Handle, Reconfig
 from worker_lib.torch.fallback import GlooFallback
 from worker_lib.torch.options import Options
 from worker_lib.torch.rendezvous import Controller, controllers, store_prefix
-from worker_lib.torch.work import SwitchWork, destroyed, flat, memberless
+from worker_lib.torch.work import Step, SwitchWork, destroyed, flat, memberless
 
 NAME = "switchagg"
 
@@ -431,9 +431,23 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
         return communicator.collectives.start("all_to_all_single", begin, [output, input], fresh=True)
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        """Sends each rank a tensor of a list, through gloo."""
+        """Sends each rank a tensor of a list, of any size, through gloo, whose own needs equal sizes."""
         opts = _options(c10d.AllToAllOptions, opts)
-        return self._through_gloo("alltoall", [outputs, inputs], opts, *_kind(outputs)[:1])
+        if not (outputs and inputs):
+            return self._through_gloo("alltoall", [outputs, inputs], opts)
+        communicator = self.communicator
+
+        def begin(outputs: list[Any], inputs: list[Any]) -> Any:
+            received = outputs[0].new_empty(sum(each.numel() for each in outputs))
+            sent = torch.cat([each.detach().reshape(-1) for each in inputs])
+            back = partial(_take_parts, outputs, received)
+            args = [received.view(torch.uint8), sent.view(torch.uint8)]  # gloo does not know every type
+            args += [[each.nbytes for each in tensors] for tensors in (outputs, inputs)]
+            return _by_gloo(
+                communicator, "alltoall", "alltoall_base", args, opts, *_kind(outputs)[:1], after=[back]
+            )
+
+        return communicator.collectives.start("alltoall", begin, [outputs, inputs], fresh=True)
 
     def reduce(self, tensors: Any, opts: Any = None) -> Any:
         """Reduces one tensor to the root."""
@@ -500,7 +514,14 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
 
 
 def _by_gloo(
-    communicator: Communicator, name: str, beneath: str, args: Any, opts: Any, *what: Any, each: bool = False
+    communicator: Communicator,
+    name: str,
+    beneath: str,
+    args: Any,
+    opts: Any,
+    *what: Any,
+    each: bool = False,
+    after: Sequence[Step] = (),
 ) -> Any:
     """Begins an operation of gloo's.
 
@@ -508,9 +529,10 @@ def _by_gloo(
         name, beneath, args: as in `SwitchGroup._run`.
         what: values that are the same at all ranks, if they call the same.
         each: one call for each item of the lists in `args`: gloo's own call for all is not in Python.
+        after: functions that finish the result.
     """
     calls = list(zip(*args, strict=True)) if each else [tuple(args)]
-    given, steps = opts, []
+    given, steps = opts, list(after)
     if beneath == "_reduce_scatter_base" and versions.scatters_sums_only() and opts.reduceOp != ReduceOp.SUM:
         beneath, given = "allreduce", _options(c10d.AllreduceOptions, None, opts.timeout, opts.reduceOp)
         wholes = [input.clone() for _, input in calls]
@@ -533,6 +555,11 @@ def _by_gloo(
         for call in calls
     ]
     return communicator.collectives._work(name, parts, args[0], steps, opts)
+
+
+def _take_parts(outputs: list[torch.Tensor], whole: torch.Tensor) -> None:
+    for output, part in zip(outputs, whole.split([each.numel() for each in outputs]), strict=True):
+        output.detach().copy_(part.view(output.shape))
 
 
 def _take_part(output: torch.Tensor, whole: torch.Tensor, rank: int) -> None:
