@@ -47,6 +47,8 @@ KEPT: Final = 0.9  # of the mean coefficient in a step
 class AdamMoments:
     """Adam's two phases on one vector: what the ranks average in a step, and the step that follows from it.
 
+    All vectors are float32 of shape (n,), with n the sum of `sizes`.
+
     Args:
         x: parameters, end to end; changed in place.
         sizes: elements of each tensor.
@@ -81,7 +83,7 @@ class AdamMoments:
         return self.steps >= self._warm_up
 
     def message(self, gradient: Floats) -> Floats:
-        """Returns what this rank adds to the mean: its gradient, or later its moment."""
+        """Returns what is averaged: `gradient` itself in the warm-up, then its moment in a new array."""
         if not self.frozen:
             return gradient
         first = np.float32(self._betas[0])
@@ -127,7 +129,13 @@ class AdamMoments:
 
 
 class LambMoments(AdamMoments):
-    """LAMB's two phases: Adam's, with a coefficient for each tensor."""
+    """LAMB's two phases: Adam's, with a coefficient for each tensor.
+
+    Attributes:
+        w: in the second phase, the variance of the gradients that the moments imply; float32 (n,).
+        mean: smoothed coefficient of each tensor in the warm-up; float64 (tensors,).
+        factor: of each tensor, what multiplies that mean in the second phase; float64 (tensors,).
+    """
 
     state = (*AdamMoments.state, "w", "mean", "factor")
 
@@ -181,6 +189,9 @@ class CompressedAdam:
         betas, epsilon: as in Adam (Kingma and Ba, arXiv 1412.6980), with its correction of the bias.
         weight_decay: decoupled, as in AdamW.
         compressor: of the first moments; by default ``ErrorFeedback(Signs())``.
+
+    Attributes:
+        rate: of the next step.
 
     Raises:
         UsageError: an argument cannot work; the message has what is accepted.
@@ -251,10 +262,14 @@ class CompressedAdam:
         Raises:
             UsageError: it is of other parameters, of another optimizer or compressor; nothing was changed.
         """
-        if missing := sorted(set(self._moments.state) - set(state)):
-            raise UsageError(f"state lacks {', '.join(missing)}; needed: one of a {type(self).__name__}")
-        if state["x"].size != self._moments.x.size:
-            raise UsageError(f"state has {state['x'].size} elements; here: {self._moments.x.size}")
+        needed = {"steps", *self._moments.state, "compressor"}
+        if set(state) != needed:
+            has, wanted = (", ".join(sorted(names)) for names in (set(state), needed))
+            raise UsageError(f"state has {has}; needed: one of a {type(self).__name__}, with {wanted}")
+        for name in self._moments.state:
+            given, here = np.asarray(state[name]).size, getattr(self._moments, name).size
+            if given != here:
+                raise UsageError(f"{name} in state has {given} elements; here: {here}")
         self._compressor.load_state_dict(state["compressor"])
         self._moments.steps = int(state["steps"])
         for name in self._moments.state:

@@ -105,8 +105,8 @@ def connect(
         priority: 0 to 9, of a job that has to wait for room on a switch.
         credential: the tenant's token, where the controller wants one.
         switch: name of the one that this worker attaches to, of several that take it.
-        stripes: switches that the job's packets are dealt to in turn, 1 to 16, so that it has the links of
-            all of them. Packets go by UDP. All ranks ask for the same.
+        stripes: switches that the job's packets are dealt to by weights, 1 to 16, so that it has the links
+            of all of them. Packets go by UDP. All ranks ask for the same.
         check: three words of every packet prove the sum of the others, so that damage on the way, in the
             switch and in shared memory is noticed: it is healed, or an `IntegrityError` is raised. All ranks
             ask for the same. docs/protocol.md, section 14, has what is certain and what is probable.

@@ -206,7 +206,9 @@ class Queries:
         queued = job.state is JobState.queued
         down = [switch for each in job.ranges if not (switch := book.pool.switches[each.switch]).up]
         seats = {} if job.placement is None else dict(job.placement.seats)
-        weights = () if job.placement is None else job.placement.weights
+        striped = job.placement if job.placement is not None and job.placement.stripes else None
+        parts = () if generation is None or striped is None else generation.parts
+        weights = [part.weight for part in parts] or ([] if striped is None else striped.weights)
         return {
             "name": job.name,
             "id": job.id or None,
@@ -228,7 +230,7 @@ class Queries:
             ],
             "stripes": [
                 {"switch": each.switch, "base": each.base, "weight": weight}
-                for each, weight in zip(job.ranges, weights, strict=False)
+                for each, weight in zip(() if striped is None else striped.ranges, weights, strict=True)
             ],
             "slots": job.slots,
             "words": job.words,

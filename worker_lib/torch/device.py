@@ -75,7 +75,8 @@ class DeviceCopier:
             copy: False leaves the contents undefined.
 
         Returns:
-            A host tensor of the same shape, and a function that waits for its contents.
+            A host tensor of the same shape, and a function that waits for its contents, or, without them,
+            until what the caller has launched no longer writes to `tensor`.
         """
         own = tensor.detach()
         if own.layout != torch.strided:
@@ -86,10 +87,9 @@ class DeviceCopier:
         if not self._cuda:
             return host, _nothing
         if not copy:
-            self._back.wait_stream(
-                torch.cuda.current_stream(own.device)
-            )  # what fills it now must not come last
-            return host, _nothing
+            event = torch.cuda.Event()
+            event.record(torch.cuda.current_stream(own.device))  # or what fills it now comes last
+            return host, event.synchronize
         self.follow(own)
         with torch.cuda.stream(self._stream):
             host.copy_(own, non_blocking=True)

@@ -145,7 +145,8 @@ def _gloos(name: str) -> Callable[..., Any]:
     def own(group: Any, *args: Any) -> Any:
         # A backend is given options where gloo's method in Python takes a timeout.
         args = tuple(each.timeout if isinstance(each, native.BarrierOptions) else each for each in args)
-        device.refuse(name, flat(args))
+        if name == "recv_anysource":
+            device.refuse("recv", flat(args))
         return getattr(group.communicator.gloo, name)(*args)
 
     return own

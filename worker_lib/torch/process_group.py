@@ -444,7 +444,14 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
             args = [received.view(torch.uint8), sent.view(torch.uint8)]  # gloo does not know every type
             args += [[each.nbytes for each in tensors] for tensors in (outputs, inputs)]
             return _by_gloo(
-                communicator, "alltoall", "alltoall_base", args, opts, *_kind(outputs)[:1], after=[back]
+                communicator,
+                "alltoall",
+                "alltoall_base",
+                args,
+                opts,
+                *_kind(outputs)[:1],
+                after=[back],
+                result=outputs,
             )
 
         return communicator.collectives.start("alltoall", begin, [outputs, inputs], fresh=True)
@@ -472,6 +479,11 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
         """Receives a tensor from a rank, through gloo."""
         device.refuse("recv", tensors)
         return super().recv(tensors, peer, tag)
+
+    def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
+        """Receives a tensor from any rank, through gloo."""
+        device.refuse("recv", tensors)
+        return super().recv_anysource(tensors, tag)
 
     # Other names by which PyTorch calls these.
     alltoall_base = all_to_all_single
@@ -522,6 +534,7 @@ def _by_gloo(
     *what: Any,
     each: bool = False,
     after: Sequence[Step] = (),
+    result: list[torch.Tensor] | None = None,
 ) -> Any:
     """Begins an operation of gloo's.
 
@@ -530,6 +543,7 @@ def _by_gloo(
         what: values that are the same at all ranks, if they call the same.
         each: one call for each item of the lists in `args`: gloo's own call for all is not in Python.
         after: functions that finish the result.
+        result: tensors of the work's result, if they are not the first of `args`.
     """
     calls = list(zip(*args, strict=True)) if each else [tuple(args)]
     given, steps = opts, list(after)
@@ -554,7 +568,7 @@ def _by_gloo(
         )
         for call in calls
     ]
-    return communicator.collectives._work(name, parts, args[0], steps, opts)
+    return communicator.collectives._work(name, parts, args[0] if result is None else result, steps, opts)
 
 
 def _take_parts(outputs: list[torch.Tensor], whole: torch.Tensor) -> None:

@@ -217,12 +217,15 @@ def test_an_input_may_be_dropped_before_it_is_copied() -> None:
 
 
 def _launched_before() -> None:
-    x = torch.empty(1_000_000, device="cuda")
-    torch.cuda._sleep(_LONG)
-    x.fill_(dist.get_rank())
-    dist.broadcast(x, 0)
+    r = dist.get_rank()
+    x, rows = torch.full((1_000_000,), r + 1.0, device="cuda"), torch.empty(2, 1_000_000, device="cuda")
     torch.cuda.synchronize()
-    assert not x.any()
+    with torch.cuda.stream(torch.cuda.Stream()):  # not the one that x is on
+        torch.cuda._sleep(_LONG)
+        rows.fill_(-1)
+        dist.all_gather_into_tensor(rows, x)
+    torch.cuda.synchronize()
+    assert rows[:, 0].tolist() == [1.0, 2.0]
 
 
 @on_a_gpu

@@ -308,8 +308,11 @@ def _rest_through_gloo() -> None:
     dist.all_to_all_single(out, torch.full((n,), float(r)))
     assert out.tolist() == list(range(n))
     parts = [torch.empty(k + r, 2, dtype=torch.int16).t() for k in range(n)]  # from each rank, strided
-    dist.all_to_all(parts, [torch.full((2, k + r), r, dtype=torch.int16) for k in range(n)])
+    sent = [torch.full((2, k + r), r, dtype=torch.int16) for k in range(n)]
+    exchanged = dist.all_to_all(parts, sent, async_op=True)
+    exchanged.wait()
     assert all((part == k).all() for k, part in enumerate(parts))
+    assert exchanged.result() == parts
     if r == 0:
         dist.send(torch.ones(3), 1)
     elif r == 1:
