@@ -42,6 +42,7 @@ def torchrun(
     return done.stdout
 
 
+@pytest.mark.long
 def test_digits() -> None:
     pytest.importorskip("sklearn", reason="scikit-learn is not installed (pip install 'switchagg[examples]')")
     said = torchrun("ddp_digits.py", "--epochs", "3")

@@ -70,7 +70,7 @@ _RULES: Final[dict[str, tuple[int, Bounds, Callable[[], Rules]]]] = {
         3, Bounds(1), _changes(("and needed <= change.completed.keys()", "and change.completed")),
     ),
     "least-number-decides": (
-        3, Bounds(1), _changes(("max(counts)", "min(counts)")),
+        3, Bounds(1), _changes(("max(counts.values())", "min(counts.values())")),
     ),
     "progress-asked-again-begins-a-change": (
         3, Bounds(1, repeats=1),

@@ -42,7 +42,17 @@ def test_every_schedule_ends_with_the_right_sums(make):
 _MISTAKES = {**MISTAKES, **CHANGE_MISTAKES, **FAILOVER_MISTAKES}
 
 
-@pytest.mark.parametrize("name", _MISTAKES)
+# Each takes five seconds and more.
+_SLOW = {
+    "change-leave-counts-in-the-next-generation", "failover-held-results-of-the-last-switch-alone",
+    "change-pause-before-the-collective", "change-event-of-a-former-generation-taken",
+    "change-opened-with-a-lost-rank",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] if name in _SLOW else []) for name in _MISTAKES]
+)
 def test_a_mistake_is_found(name):
     with pytest.raises(Wrong) as caught:
         search(_MISTAKES[name]())

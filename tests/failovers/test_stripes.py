@@ -29,6 +29,7 @@ def test_a_job_survives_one_of_its_switches(tmp_path: Path, victim: str) -> None
         assert kill.same, kill
 
 
+@pytest.mark.long
 def test_a_job_survives_one_of_its_switches_and_its_controller(tmp_path: Path) -> None:
     rng = random.Random(seed_of_this_run())
     for kill in kills(

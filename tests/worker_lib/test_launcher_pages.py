@@ -48,7 +48,14 @@ def _are_four(done: subprocess.CompletedProcess[str], steps: int = 1) -> bool:
 )
 @pytest.mark.parametrize(
     "name",
-    ["srun", "torchrun", "Open MPI", "Hydra", pytest.param("Open MPI on one host", marks=pytest.mark.long)],
+    [
+        "srun",
+        "torchrun",
+        *(
+            pytest.param(name, marks=pytest.mark.long)
+            for name in ("Open MPI", "Hydra", "Open MPI on one host")
+        ),
+    ],
 )
 def test_a_batch_file(name: str, program: str, tmp_path: Path) -> None:
     if name == "torchrun" or program is TORCH:

@@ -137,7 +137,7 @@ def test_gloo_on_a_grid() -> None:
     assert any("gloo-fp16" in line for line in progress.notes)
 
 
-@pytest.mark.parametrize("system", [*mpi.WAYS, "oneccl"])
+@pytest.mark.parametrize("system", [*mpi.WAYS, pytest.param("oneccl", marks=pytest.mark.long)])
 def test_launched_peers(system: str) -> None:
     if missing := reasons()[system]:
         pytest.skip(missing)
@@ -171,13 +171,17 @@ def test_switchagg_through_loss() -> None:
 
 
 @needs_switchagg
-@pytest.mark.parametrize("dtype", ["int32", "int64", "float64", "float16"])
+@pytest.mark.parametrize(
+    "dtype",
+    ["int64", *(pytest.param(other, marks=pytest.mark.long) for other in ("int32", "float64", "float16"))],
+)
 def test_switchagg_on_other_types(dtype: str) -> None:
     bits = (32, 64) if dtype.startswith("int") else (DEFAULT, EXACT, 16)
     check_runs(*measure(compare=(), dtypes=(dtype,), bits=bits))
 
 
 @needs_switchagg
+@pytest.mark.long
 def test_the_no_op_baseline() -> None:
     outcome, progress = measure(compare=("udp-floor",), bits=(32,), sizes=(1 << 20,))
     runs = check_runs(outcome, progress)
@@ -234,6 +238,7 @@ def test_ranks_that_differ_count_as_wrong() -> None:
 
 
 @needs_switchagg
+@pytest.mark.long
 def test_links_of_a_rate() -> None:
     outcome, progress = measure(
         compare=(), rate="100Mbit", sizes=(1 << 18,), densities=(1.0,), bits=(32,), repeat=2

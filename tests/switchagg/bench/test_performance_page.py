@@ -48,6 +48,7 @@ def _script(monkeypatch: pytest.MonkeyPatch, *words: str | Path) -> None:
     performance_page.main()
 
 
+@pytest.mark.long
 def test_a_real_run_becomes_the_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch", reason="gloo is torch's")
     file = tmp_path / "real.json"

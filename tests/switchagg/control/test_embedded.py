@@ -109,6 +109,7 @@ def test_a_job_adds_up_in_every_slot_from_its_first_packet_on() -> None:
         assert client.slots()["free"] == 256
 
 
+@pytest.mark.long
 def test_200_jobs_in_sequence_leave_nothing_behind() -> None:
     process, others = psutil.Process(), set(threading.enumerate())
     with EmbeddedController() as host:
