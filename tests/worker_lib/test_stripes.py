@@ -39,18 +39,22 @@ def _sums(session: Session, seed: int) -> list[bytes]:
     return results + [np.asarray(work.wait()).tobytes() for work in works]
 
 
+@pytest.fixture
+def secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of sealed sums, where `seal` asks for them."""
+    path = tmp_path / "secret"
+    path.write_bytes(bytes(range(32)))
+    path.chmod(0o600)
+    monkeypatch.setenv("SWITCHAGG_SEAL", str(path))
+
+
 def _weights(session: Session) -> list[int]:
     return list(session.stats()["weights"])
 
 
+@pytest.mark.usefixtures("secret")
 @pytest.mark.parametrize("settings", [{}, {"check": True}, {"seal": True}, {"threads": 2}], ids=str)
-def test_the_bits_are_those_of_one_switch(
-    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    secret = tmp_path / "secret"
-    secret.write_bytes(bytes(range(32)))
-    secret.chmod(0o600)
-    monkeypatch.setenv("SWITCHAGG_SEAL", str(secret))
+def test_the_bits_are_those_of_one_switch(settings: dict[str, Any]) -> None:
     settings = {**SETTINGS, "seal": False, **settings}
     threads, seed = settings.pop("threads", 1), seed_of_this_run()
     faults = None if threads > 1 else Faults(loss=0.02, duplicate=0.01, reorder=0.02, seed=seed)
@@ -68,14 +72,9 @@ def test_the_bits_are_those_of_one_switch(
     assert results[0] == results[1] == results[2]
 
 
+@pytest.mark.usefixtures("secret")
 @pytest.mark.parametrize("settings", [{}, {"check": True}, {"seal": True}], ids=str)
-def test_weights_follow_the_rates_and_all_ranks_have_the_same(
-    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    secret = tmp_path / "secret"
-    secret.write_bytes(bytes(range(32)))
-    secret.chmod(0o600)
-    monkeypatch.setenv("SWITCHAGG_SEAL", str(secret))
+def test_weights_follow_the_rates_and_all_ranks_have_the_same(settings: dict[str, Any]) -> None:
     settings = {**SETTINGS, "seal": False, **settings}
     seed = seed_of_this_run()
     rates = {"a": Rate(200e6), "b": Rate(20e6), "c": Rate(200e6)}
