@@ -32,6 +32,7 @@ _BEGUN: Final = (  # by a method of the group's
     "all_gather_single_coalesced", "barrier", "all_to_all_single", "alltoall", "reduce", "gather", "scatter",
 )  # fmt: skip
 _GLOOS: Final = ("allgather_coalesced", "send", "recv", "recv_anysource", "monitored_barrier")
+_MESSAGES: Final = {"send": "send", "recv": "recv", "recv_anysource": "recv"}
 _ALIASES: Final = (  # other names of some of these
     "alltoall_base", "_reduce_scatter_base", "reduce_scatter_tensor_coalesced", "_allgather_base",
     "allgather_into_tensor_coalesced",
@@ -145,8 +146,8 @@ def _gloos(name: str) -> Callable[..., Any]:
     def own(group: Any, *args: Any) -> Any:
         # A backend is given options where gloo's method in Python takes a timeout.
         args = tuple(each.timeout if isinstance(each, native.BarrierOptions) else each for each in args)
-        if name == "recv_anysource":
-            device.refuse("recv", flat(args))
+        if name in _MESSAGES:
+            device.refuse(_MESSAGES[name], flat(args))
         return getattr(group.communicator.gloo, name)(*args)
 
     return own
