@@ -4,6 +4,7 @@
     python -m scripts.switch_throughput --threads 1,2,4 --rounds 15       in turn, all in one run
     python -m scripts.switch_throughput --threads 1,2,4,8 --senders 8     on a computer with so many cores
     python -m scripts.switch_throughput --hosts 127.0.0.1,::1 --rounds 15
+    python -m scripts.switch_throughput --threads 1,2 --by shm --rounds 15    through shared memory
 
 Senders are processes, each with a job of its own; the switch is native threads in this one. Where they
 share cores the figures are of both; run it under `perf record -g` to see where time goes. "Gb/s a core" is
@@ -30,6 +31,8 @@ from switchagg.emulator.faults import Faults
 from switchagg.emulator.switch import Switch
 from switchagg.rules.slots import JobEntry, WorkerEntry
 from switchagg.wire.header import HEADER_BYTES, Header, Op, encode
+from worker_lib import _native
+from worker_lib.plan import DType
 
 UDP_SEGMENT = 103
 UDP_GRO = 104
@@ -55,12 +58,20 @@ def measure(args: Namespace, threads: int, senders: int, host: str) -> Run:
     ends: list[Any] = []
     entries = []
     for number in range(senders):
-        worker = bound_socket(socket.SOCK_DGRAM, "::1" if host == "::" else host, 0)
-        address: tuple[str, int] = worker.getsockname()[:2]
-        worker_entry = WorkerEntry(0, *address, 7)
-        entries.append(JobEntry(1 + number, number * slots, slots, args.words, 9, (worker_entry,)))
+        at = "::1" if host == "::" else host
+        worker: Any
+        if args.by == "plain":
+            worker = bound_socket(socket.SOCK_DGRAM, at, 0)
+            port: int = worker.getsockname()[1]
+        else:
+            worker = _native.Socket(_native.ip_number(at), 0, 32 << 20, not args.no_offload)
+            port = worker.port
+        entries.append(
+            JobEntry(1 + number, number * slots, slots, args.words, 9, (WorkerEntry(0, at, port, 7),))
+        )
         near, far = context.Pipe()
-        context.Process(target=_send, args=(args, worker, entries[-1], far), daemon=True).start()
+        send = _send if args.by == "plain" else _send_by_engine
+        context.Process(target=send, args=(args, worker, entries[-1], far), daemon=True).start()
         worker.close()
         far.close()
         ends.append(near)
@@ -72,15 +83,17 @@ def measure(args: Namespace, threads: int, senders: int, host: str) -> Run:
         before = _thread_times()
         cpu = time.process_time()
         for end in ends:
-            end.send(((entries[0].workers[0].ip, switch.address[1]), switch.block))
+            end.send(((entries[0].workers[0].ip, switch.address[1]), switch.block, switch.link))
         sent = [end.recv() for end in ends]
         cpu = time.process_time() - cpu
         used = [each - before.get(key, 0.0) for key, each in _thread_times().items()]
-        port = switch.port_counters()
+        counters = switch.port_counters()
     busiest = sorted(used, reverse=True)[:threads]
-    calls = port["receive_calls"], port["send_calls"]
+    calls = counters["receive_calls"], counters["send_calls"]
     packets, seconds = sum(each[0] for each in sent), max(each[1] for each in sent)
-    return Run(packets, seconds, cpu + sum(each[2] for each in sent), busiest, calls, port.get("strays", 0))
+    return Run(
+        packets, seconds, cpu + sum(each[2] for each in sent), busiest, calls, counters.get("strays", 0)
+    )
 
 
 def _send(args: Namespace, worker: socket.socket, entry: JobEntry, end: Any) -> None:
@@ -88,7 +101,7 @@ def _send(args: Namespace, worker: socket.socket, entry: JobEntry, end: Any) -> 
     worker.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32 << 20)
     worker.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
     worker.settimeout(5.0)
-    switch, block = end.recv()
+    switch, block, _ = end.recv()
     worker.connect(switch)
     size = HEADER_BYTES + 4 * args.words
     slots, window = entry.slots, entry.slots // 2
@@ -118,6 +131,32 @@ def _send(args: Namespace, worker: socket.socket, entry: JobEntry, end: Any) -> 
     end.send((packets, time.perf_counter() - start, time.process_time() - cpu))
 
 
+def _send_by_engine(args: Namespace, worker: _native.Socket, entry: JobEntry, end: Any) -> None:
+    """The same with a worker's engine, by UDP or through shared memory: sums of a million integers."""
+    (ip, port), block, link = end.recv()
+    admission = _native.Admission(
+        switch_ip=_native.ip_number(ip), switch_port=port, job=entry.job, token=7, result_token=9,
+        base=entry.base, slots=entry.slots, words=entry.words, first_seq=0, rank=0, workers=1,
+        window_limit=entry.slots, link=link if args.by == "shm" else "", block=block,
+    )  # fmt: skip
+    engine = _native.Engine(worker, admission)
+    x = np.ones(1 << 20, np.int32)
+    call = _native.Call(
+        kind=0, op=0, dtype=int(DType.I32), bits=32, sparse=False, block=16, count=x.size,
+        fingerprint_count=x.size, input=x.ctypes.data, in_end=x.size, output=x.ctypes.data, out_end=x.size,
+    )  # fmt: skip
+    start, cpu = time.perf_counter(), time.process_time()
+    while time.perf_counter() - start < args.seconds:
+        work = engine.submit(call, 60_000_000_000, background=False)
+        assert work is not None
+        while engine.wait(work, 50_000_000) == 0:
+            pass
+        assert work.status == 1, f"status {work.status}"
+    seconds, used = time.perf_counter() - start, time.process_time() - cpu
+    end.send((engine.stats()["packets_sent"], seconds, used))
+    engine.close()
+
+
 def _thread_times() -> dict[int, float]:
     return {each.id: each.user_time + each.system_time for each in psutil.Process().threads()}
 
@@ -132,6 +171,12 @@ def main() -> None:
     )
     parser.add_argument("--no-offload", action="store_true")
     parser.add_argument("--latency", action="store_true", help="one small packet at a time instead")
+    parser.add_argument(
+        "--by",
+        choices=("plain", "udp", "shm"),
+        default="plain",
+        help="sockets that keep a window in flight, or engines of workers, by UDP or through shared memory",
+    )
     parser.add_argument("--threads", default="1", help="a list, such as 1,2")
     parser.add_argument("--senders", type=int, default=1, help="processes with a job each (%(default)s)")
     parser.add_argument("--hosts", default="127.0.0.1", help="a list, such as 127.0.0.1,::1")

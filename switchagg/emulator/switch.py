@@ -61,8 +61,8 @@ class Switch(SoftwareSwitch):
             that DPDK's ports have, without the kernel.
         dpdk: how to start DPDK, for that transport only.
         threads: that serve packets, 1..64. With several each has a socket at the same address and blocks of
-            `BLOCK_SLOTS` consecutive slots of its own, and the kernel gives it their packets; workers of this
-            computer share slots or send UDP then. Not with AF_XDP, DPDK, a rate, faults or a capture.
+            `BLOCK_SLOTS` consecutive slots of its own, and the kernel gives it their packets; a worker that
+            attaches has a link to each. Not with AF_XDP, DPDK, a rate, faults or a capture.
 
     Raises `UsageError` for a value that cannot work and `SwitchError` on other systems than Linux.
     """

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Protocol, Self
 
-MAGIC = 0x53574C33
+MAGIC = 0x53574C34
 ENTRY = struct.Struct("=IIQ16s")  # region, size of the packet, offset of its words, header
 ATTACH = struct.Struct("=III4xIIQ")  # magic, job, token; entries, bytes of a packet, bytes of packet memory
 ATTACHED = struct.Struct("=II")
@@ -23,6 +23,15 @@ SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 def _page(size: int) -> int:
     return (size + 4095) & ~4095
+
+
+def _memory(size: int, seals: int) -> tuple[int, mmap.mmap]:
+    descriptor = os.memfd_create("link", os.MFD_ALLOW_SEALING)
+    os.ftruncate(descriptor, size)
+    mapped = mmap.mmap(descriptor, size)
+    if seals:
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+    return descriptor, mapped
 
 
 class Admitted(Protocol):
@@ -44,7 +53,7 @@ class Claim:
 
 @dataclass
 class Shape:
-    """The layout of a link's memory."""
+    """The layout of a link's memory, and the size of packet memory."""
 
     entries: int = 64
     packet_bytes: int = 16 + 4 * 16
@@ -54,18 +63,23 @@ class Shape:
         self.up_entries = _page(2 * RING)
         self.down_entries = self.up_entries + self.entries * ENTRY.size
         self.spare = _page(self.down_entries + self.entries * ENTRY.size)
-        self.packets = _page(self.spare + self.entries * self.packet_bytes)
-        self.bytes = _page(self.packets + self.memory_bytes)
+        self.bytes = _page(self.spare + self.entries * self.packet_bytes)
 
 
 @dataclass
 class LinkEnd:
-    """Attached to a switch by the UNIX socket `name`, as a worker whose address the UDP socket `udp` has."""
+    """Attached to a switch by the UNIX socket `name`, as a worker whose address the UDP socket `udp` has.
+
+    `threads` is what the switch says of itself. Those after the first have the names ``NAME.1``, ``NAME.2``
+    and so on.
+    """
 
     socket: socket.socket
     memory: mmap.mmap
+    packets: mmap.mmap
     bell: socket.socket
     shape: Shape
+    threads: int = 1
     written: int = 0
     taken: int = 0
     regions: dict[int, mmap.mmap] = field(default_factory=dict)
@@ -81,41 +95,41 @@ class LinkEnd:
         *,
         magic: int = MAGIC,
         size: int | None = None,
+        packets: int | None = None,
         seals: int = SEALS,
-        descriptors: int = 2,
+        descriptors: int = 3,
     ) -> Self:
         """Attaches. Raises ConnectionError where the switch refuses."""
         shape = shape or Shape()
         link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         link.settimeout(60)
         link.connect(b"\0" + name.encode())
-        descriptor = os.memfd_create("link", os.MFD_ALLOW_SEALING)
-        os.ftruncate(descriptor, shape.bytes if size is None else size)
-        memory = mmap.mmap(descriptor, shape.bytes if size is None else size)
-        if seals:
-            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+        made = [
+            _memory(shape.bytes if size is None else size, seals),
+            _memory(shape.memory_bytes if packets is None else packets, seals),
+        ]
         message = ATTACH.pack(
             magic, member.job, member.token, shape.entries, shape.packet_bytes, shape.memory_bytes
         )
-        given = [descriptor, udp.fileno()][:descriptors]
+        given = [made[0][0], made[1][0], udp.fileno()][:descriptors]
         socket.send_fds(link, [message], given)
-        os.close(descriptor)
+        for descriptor, _ in made:
+            os.close(descriptor)
         answer, received, _, _ = socket.recv_fds(link, 64, 4)
-        if len(answer) != ATTACHED.size or ATTACHED.unpack(answer) != (MAGIC, 1):
+        if len(answer) != ATTACHED.size or not received:
             link.close()
             raise ConnectionError("refused")
-        return cls(link, memory, socket.socket(fileno=received[0]), shape)
+        said, threads = ATTACHED.unpack(answer)
+        assert said == MAGIC
+        return cls(link, made[0][1], made[1][1], socket.socket(fileno=received[0]), shape, threads)
 
     def send(
         self, packet: bytes, *, size: int | None = None, offset: int | None = None, region: int = 0
     ) -> None:
         """Hands one packet over; `size`, `offset` and `region` say something else than is so."""
         place = self.written % self.shape.entries
-        at = self.shape.packets
-        self.memory[at : at + len(packet) - 16] = packet[16:]
-        entry = ENTRY.pack(
-            region, len(packet) if size is None else size, at if offset is None else offset, packet[:16]
-        )
+        self.packets[: len(packet) - 16] = packet[16:]
+        entry = ENTRY.pack(region, len(packet) if size is None else size, offset or 0, packet[:16])
         start = self.shape.up_entries + place * ENTRY.size
         self.memory[start : start + ENTRY.size] = entry
         self.publish(self.written + 1)

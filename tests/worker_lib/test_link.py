@@ -215,8 +215,11 @@ WRONG_ATTACHES = {
     "packet too small": {"shape": Shape(packet_bytes=15)},
     "packet too large": {"shape": Shape(packet_bytes=65508)},
     "memory smaller than it says": {"size": 4096},
+    "packet memory smaller than it says": {"packets": 2048},
+    "no packet memory": {"shape": Shape(memory_bytes=0), "packets": 4096},
     "memory that could shrink": {"seals": 0},
-    "no UDP socket": {"descriptors": 1},
+    "no UDP socket": {"descriptors": 2},
+    "one memory alone": {"descriptors": 1},
     "no descriptors": {"descriptors": 0},
 }
 
@@ -310,7 +313,7 @@ def test_nonsense_in_the_rings_ends_the_link(
     packet = bytes(16 + 64)
     match wrong:
         case "offset":
-            link.send(packet, offset=link.shape.bytes - 63)
+            link.send(packet, offset=link.shape.memory_bytes - 63)
         case "offset past 2^64":
             link.send(packet, offset=2**64 - 8)
         case "size":

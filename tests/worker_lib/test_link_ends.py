@@ -231,12 +231,12 @@ def test_a_closed_session_keeps_nothing(host: EmbeddedController) -> None:
 class FakeSwitch:
     """Takes one link, and then does what `act(fake)` says."""
 
-    def __init__(self, act: Callable[[FakeSwitch], None]) -> None:
+    def __init__(self, act: Callable[[FakeSwitch], None], threads: int = 1) -> None:
         self.name = f"switchagg-fake-{os.getpid()}-{job_name()}"
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.listener.bind(b"\0" + self.name.encode())
         self.listener.listen()
-        self.act = act
+        self.act, self.threads = act, threads
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
 
@@ -247,7 +247,7 @@ class FakeSwitch:
         self.shape = Shape(entries, packet_bytes, memory_bytes)
         self.memory = mmap.mmap(descriptors[0], self.shape.bytes)
         self.bell, theirs = socket.socketpair()
-        socket.send_fds(self.link, [ATTACHED.pack(MAGIC, 1)], [theirs.fileno()])
+        socket.send_fds(self.link, [ATTACHED.pack(MAGIC, self.threads)], [theirs.fileno()])
         theirs.close()
         self.act(self)
 
@@ -307,13 +307,27 @@ def fake(request: pytest.FixtureRequest) -> Iterator[FakeSwitch]:
     switch.close()
 
 
+def admission(link: str) -> _native.Admission:
+    return _native.Admission(
+        switch_ip=0x7F000001, switch_port=9, job=1, token=1, result_token=1, base=0, slots=16, words=16,
+        first_seq=0, rank=0, workers=2, window_limit=8, link=link,
+    )  # fmt: skip
+
+
+def test_a_thread_that_does_not_listen_ends_the_links_to_the_others() -> None:
+    ended: list[bytes] = []
+    fake = FakeSwitch(lambda fake: ended.append(fake.link.recv(64)), threads=2)
+    sock = _native.Socket(0x7F000001, 0, 1 << 20, False)
+    with pytest.raises(ConnectionRefusedError):
+        _native.Engine(sock, admission(fake.name))
+    fake.close()
+    assert ended == [b""]
+    _native.Engine(sock, admission("")).close()  # by UDP, with the same socket
+
+
 def test_a_switch_that_talks_nonsense_costs_a_worker_its_timeout(fake: FakeSwitch) -> None:
     sock = _native.Socket(0x7F000001, 0, 1 << 20, False)
-    admission = _native.Admission(
-        switch_ip=0x7F000001, switch_port=9, job=1, token=1, result_token=1, base=0, slots=16, words=16,
-        first_seq=0, rank=0, workers=2, window_limit=8, link=fake.name,
-    )  # fmt: skip
-    engine = _native.Engine(sock, admission)
+    engine = _native.Engine(sock, admission(fake.name))
     x = np.ones(10, np.float32)
     call = _call(x, x)
     cpu = time.process_time()

@@ -1,16 +1,19 @@
 // A link: packets between one worker and a switch on the same host, through shared memory.
 //
 //      worker                        the link's memory (made by the worker)                     switch
-//      packet memory  <---------------------------------------------------------------------- reads words
+//      packet memory (its own too)  <-------------------------------------------------------- reads words
 //      writes entries ----> up ring:   |header, offset of words, size| ... |     ----------->  takes entries
 //      takes entries  <---- down ring: |header, offset of words, size| ... |     <-----------  writes entries
 //      reads words    --------------------------------------------------------------------->  slot memory
 //
 // Words are not copied: an entry holds their offset, and the 16 bytes of header itself, because the header in the worker's
-// memory may already be the next packet's when a late retransmission leaves the ring. The words cannot be: entries leave a
-// ring in order, and the window rule (docs/protocol.md, section 11) lets a worker or switch overwrite words only when no
-// entry in a ring needs them. An entry of the down ring whose words are in no announced memory points to its own place in
+// memory may already be the next packet's when a late retransmission leaves the ring. Of such a repeat the switch reads no
+// words, and the window rule (docs/protocol.md, section 11) lets a worker or switch overwrite words only when no other entry
+// needs them. An entry of the down ring whose words are in no announced memory points to its own place in
 // the spare packets behind the rings.
+//
+// A switch with several threads has a UNIX socket for each, and the worker a link to each; their packets are in one packet
+// memory. It hands a packet to the thread that has its slot, and one that comes to another is handed over (switch/shards.h).
 //
 // Neither side trusts the other's numbers: it copies what it reads from the link's memory and then checks the copy.
 //
@@ -27,6 +30,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <string>
 
 #include "switchagg/native/shared/clock.h"
 #include "switchagg/native/shared/wire.h"
@@ -49,7 +53,7 @@ bool busy_poll(bool repeatedly, F&& there) {
 }
 
 struct Entry {
-  uint32_t region;  // 0: the link's own memory; else a memory that the switch has announced
+  uint32_t region;  // up, 0: packet memory. Down, 0: the link's own memory; else a memory that the switch has announced
   uint32_t size;    // of the whole packet, header and words
   uint64_t offset;  // of the words
   uint8_t header[wire::kHeaderBytes];
@@ -66,7 +70,7 @@ static_assert(std::atomic<uint32_t>::is_always_lock_free);
 struct Shape {
   uint32_t entries = 0;       // in each ring: a power of two
   uint32_t packet_bytes = 0;  // of the largest packet
-  uint64_t memory_bytes = 0;  // of packet memory
+  uint64_t memory_bytes = 0;  // of packet memory, which is no part of the link's
 
   static constexpr uint32_t kMinEntries = 64, kMaxEntries = 1 << 18;
   static constexpr uint64_t kMaxMemory = uint64_t{1} << 32;
@@ -80,8 +84,7 @@ struct Shape {
   size_t up_entries() const { return page(2 * sizeof(Ring)); }
   size_t down_entries() const { return up_entries() + entries * sizeof(Entry); }
   size_t spare() const { return page(down_entries() + entries * sizeof(Entry)); }
-  size_t packets() const { return page(spare() + size_t{entries} * packet_bytes); }
-  size_t bytes() const { return page(packets() + memory_bytes); }
+  size_t bytes() const { return page(spare() + size_t{entries} * packet_bytes); }
 };
 
 class Writer {
@@ -151,10 +154,16 @@ class Reader {
 };
 
 // Messages over the UNIX socket, in the host's byte order.
-constexpr uint32_t kMagic = 0x53574C33;  // "SWL3": changes with everything in this file
+constexpr uint32_t kMagic = 0x53574C34;  // "SWL4": changes with everything in this file
 
-// Worker -> switch, with descriptors of the link's memory and of a UDP socket. The link is for this job, in which a worker with
-// the socket's address and this token is admitted. The socket alone proves nothing: one can be bound to any host's address.
+// The name of a thread's UNIX socket; that of the first is the switch's.
+inline std::string name_of(const std::string& name, uint32_t thread) {
+  return thread ? name + "." + std::to_string(thread) : name;
+}
+
+// Worker -> switch, with descriptors of the link's memory, of packet memory and of a UDP socket. The link is for this job, in which
+// a worker with the socket's address and this token is admitted. The socket alone proves nothing: one can be bound to any host's
+// address.
 struct Attach {
   uint32_t magic = kMagic;
   uint32_t job = 0, token = 0;
@@ -162,7 +171,7 @@ struct Attach {
 };
 struct Attached {  // switch -> worker, with the worker's end of the bell
   uint32_t magic = kMagic;
-  uint32_t accepted = 0;
+  uint32_t threads = 0;  // of the switch, to each of which the worker attaches
 };
 // With the descriptor of the UDP socket alone and a shape of zeros, Attach asks for the memory of the job's shared slots
 // (shared_slots.h). The socket then says no more than that both sides live.

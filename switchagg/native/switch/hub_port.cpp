@@ -32,17 +32,6 @@ bool is_bell(void* tag) { return (reinterpret_cast<uintptr_t>(tag) & 1) != 0; }
 
 constexpr uint32_t kWatched = EPOLLIN | EPOLLRDHUP;
 
-std::string random_name() {
-  std::array<uint8_t, 16> bytes;
-  if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) fail("getrandom");
-  std::string name = "switchagg-";
-  for (const uint8_t b : bytes) {
-    name += "0123456789abcdef"[b >> 4];
-    name += "0123456789abcdef"[b & 15];
-  }
-  return name;
-}
-
 uint64_t key(uint16_t job, Endpoint e) { return uint64_t{e.ip} << 32 | uint32_t{e.port} << 16 | job; }
 
 uint16_t job_of(const Segment& segment) {
@@ -60,14 +49,27 @@ struct HubPort::Link {
   Endpoint endpoint;
   Descriptor bell;  // the switch's end
   link::Shape shape;
-  SharedMemory memory;
+  SharedMemory memory, packets;
   link::Reader up;
   link::Writer down;
   std::vector<uint32_t> announced;
+  FindableMemory::Found found;  // that the last RESULT was in
+  uint64_t generation = 0;
 };
 
-HubPort::HubPort(std::unique_ptr<UdpPort> udp, Admits admits, Offers offers)
-    : udp_(std::move(udp)), admits_(std::move(admits)), offers_(std::move(offers)), name_(random_name()) {
+std::string HubPort::random_name() {
+  std::array<uint8_t, 16> bytes;
+  if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) fail("getrandom");
+  std::string name = "switchagg-";
+  for (const uint8_t b : bytes) {
+    name += "0123456789abcdef"[b >> 4];
+    name += "0123456789abcdef"[b & 15];
+  }
+  return name;
+}
+
+HubPort::HubPort(std::unique_ptr<UdpPort> udp, Admits admits, Offers offers, std::string name, uint32_t threads)
+    : udp_(std::move(udp)), admits_(std::move(admits)), offers_(std::move(offers)), name_(std::move(name)), threads_(threads) {
   taken_.resize(kTakeAll);
   listener_ = Descriptor(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!listener_) fail("socket");
@@ -182,10 +184,10 @@ void HubPort::accept_links() {
 
 bool HubPort::attach(Link& link) {
   link::Attach request;
-  std::array<Descriptor, 2> given;  // memory, UDP socket
+  std::array<Descriptor, 3> given;  // the link's memory, packet memory, UDP socket; for shared slots the last alone
   if (!receive_message(link.socket.get(), request, given) || !given[0]) return false;
   const bool slots = !given[1];
-  const int udp = given[slots ? 0 : 1].get();
+  const int udp = given[slots ? 0 : 2].get();
   if (request.magic != link::kMagic || request.job > 0xFFFF || slots != (request.shape.entries == 0)) return false;
   if (!slots && !request.shape.valid()) return false;
 
@@ -203,12 +205,13 @@ bool HubPort::attach(Link& link) {
   if (find(job, endpoint) || !admits_(job, endpoint, request.token)) return false;
 
   auto memory = SharedMemory::map(std::move(given[0]), request.shape.bytes(), true);
-  if (!memory) return false;
+  auto packets = SharedMemory::map(std::move(given[1]), request.shape.memory_bytes, false);
+  if (!memory || !packets) return false;
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) return false;
   Descriptor bell(ends[0]);
   const Descriptor theirs(ends[1]);
-  const link::Attached answer{link::kMagic, 1};
+  const link::Attached answer{link::kMagic, threads_};
   if (!epoll_.try_watch(bell.get(), bell_tag(&link)) || !send_message(link.socket.get(), answer, {&ends[1], 1}))
     return false;
   link.job = job;
@@ -216,6 +219,7 @@ bool HubPort::attach(Link& link) {
   link.bell = std::move(bell);
   link.shape = request.shape;
   link.memory = std::move(*memory);
+  link.packets = std::move(*packets);
   uint8_t* const at = link.memory.get();
   link.up = link::Reader(at, request.shape.up_ring(), request.shape.up_entries(), request.shape.entries);
   link.down = link::Writer(at, request.shape.down_ring(), request.shape.down_entries(), request.shape.entries);
@@ -270,11 +274,11 @@ void HubPort::receive(std::vector<Received>& into) {
       link.up.take(entry);
       const uint32_t words = entry.size - wire::kHeaderBytes;
       if (entry.region != 0 || entry.size < wire::kHeaderBytes || entry.size > link.shape.packet_bytes ||
-          entry.offset > link.memory.size() || words > link.memory.size() - entry.offset) {
+          entry.offset > link.packets.size() || words > link.packets.size() - entry.offset) {
         link.broken = true;
         break;
       }
-      into.push_back({entry.header, entry.size, link.endpoint, link.memory.get() + entry.offset});
+      into.push_back({entry.header, entry.size, link.endpoint, link.packets.get() + entry.offset});
       ++shared_.packets_in;
       shared_.bytes_in += entry.size;
       ++used;
@@ -300,19 +304,19 @@ bool HubPort::write(Link& link, const Segment& segment) {
   entry.offset = link.shape.spare() + static_cast<size_t>(at) * link.shape.packet_bytes;
   if (bytes > 0) {
     const uint64_t generation = FindableMemory::generation();
-    if (generation != last_generation_ || !last_found_.holds(segment.data, segment.size)) {
-      last_found_ = FindableMemory::find(segment.data, segment.size).value_or(FindableMemory::Found{});
-      last_generation_ = generation;
+    FindableMemory::Found& found = link.found;
+    if (generation != link.generation || !found.holds(segment.data, segment.size)) {
+      found = FindableMemory::find(segment.data, segment.size).value_or(FindableMemory::Found{});
+      link.generation = generation;
     }
-    if (last_found_.holds(segment.data, segment.size)) {
-      const uint32_t id = last_found_.id;
-      if (std::find(link.announced.begin(), link.announced.end(), id) == link.announced.end()) {
-        const link::Announce announce{link::kMagic, id, last_found_.size};
-        if (!send_message(link.socket.get(), announce, {&last_found_.descriptor, 1})) return false;
-        link.announced.push_back(id);
+    if (found.holds(segment.data, segment.size)) {
+      if (std::find(link.announced.begin(), link.announced.end(), found.id) == link.announced.end()) {
+        const link::Announce announce{link::kMagic, found.id, found.size};
+        if (!send_message(link.socket.get(), announce, {&found.descriptor, 1})) return false;
+        link.announced.push_back(found.id);
       }
-      entry.region = id;
-      entry.offset = static_cast<uint64_t>(words - last_found_.begin);
+      entry.region = found.id;
+      entry.offset = static_cast<uint64_t>(words - found.begin);
     } else {
       std::memcpy(link.memory.get() + entry.offset, words, bytes);
     }

@@ -3,6 +3,8 @@
 //      loop  <->  HubPort  <->  UdpPort  <->  kernel            workers anywhere
 //                    ^---->  links (switchagg/native/shared/link.h)    workers of this host, attached by a UNIX socket
 //
+// Of several threads each has a hub, and a worker has a link to each.
+//
 // A link is for one worker of one job, which shows the address and the token by which it is admitted; the loop sees no
 // difference. Only processes of the same user and of root may attach. A link ends when its worker closes the socket, dies, or
 // writes invalid entries; UDP then reaches its address again.
@@ -36,10 +38,12 @@ class HubPort : public Port {
   // The memory of a job's shared slots for such a worker; nothing where the job has none. Likewise.
   using Offers = std::function<std::optional<SharedSlotsOffer>(uint16_t job, Endpoint worker, uint32_t token)>;
 
-  HubPort(std::unique_ptr<UdpPort> udp, Admits admits, Offers offers = {});  // throws std::system_error
+  // `name`: of the UNIX socket, in the abstract namespace; `threads`: of the switch. Throws std::system_error.
+  HubPort(std::unique_ptr<UdpPort> udp, Admits admits, Offers offers = {}, std::string name = random_name(), uint32_t threads = 1);
   ~HubPort() override;
 
-  const std::string& name() const { return name_; }  // of the UNIX socket, in the abstract namespace
+  static std::string random_name();
+  const std::string& name() const { return name_; }
 
   bool wait(int64_t timeout_ns) override;
   void receive(std::vector<Received>& into) override;
@@ -66,7 +70,8 @@ class HubPort : public Port {
   std::unique_ptr<UdpPort> udp_;
   Admits admits_;
   Offers offers_;
-  std::string name_;
+  const std::string name_;
+  const uint32_t threads_;
   Descriptor listener_, wake_up_;
   Epoll epoll_;
   std::vector<std::unique_ptr<Link>> links_;            // attached or about to
@@ -77,8 +82,6 @@ class HubPort : public Port {
   int64_t accept_paused_until_ = 0;                     // 0: accepting connections
   std::vector<link::Entry> taken_;                      // behind the headers of Received views
   std::vector<Endpoint> remote_;
-  FindableMemory::Found last_found_;
-  uint64_t last_generation_ = 0;
   PortCounters shared_;
   mutable PortCounters total_;
 };

@@ -78,7 +78,7 @@ class NativeSwitch {
   }
 
   // Takes over `capture`, the descriptor of a file or -1, even if this throws. Of several threads each has a socket of the
-  // kernel's; links then have no rings, only shared slots, and there are no devices.
+  // kernel's and links of its own, and there are no devices.
   void open(const Address& address, int receive_buffer, bool offload, const std::optional<RateSettings>& rate,
             const std::optional<FaultSettings>& faults, int capture, bool links) {
     Descriptor file(capture);
@@ -95,32 +95,21 @@ class NativeSwitch {
       if (options.share_address) {
         if (host_ || rate || faults || file) throw std::logic_error("devices know one thread");
         options.bind = udp->local();
-        while (others_.size() + 1 < loops_->size()) {
-          others_.push_back(std::make_unique<UdpPort>(options));
-          others_.back()->cut_at_blocks(wire::kBlockSlots);
-        }
         udp->cut_at_blocks(wire::kBlockSlots);
-        udp->steer_by_slot(static_cast<uint32_t>(loops_->size()));
       }
       if (host_) {
         Endpoint local = udp ? udp->local() : options.bind;
         if (!local.port) local.port = host_->free_port();
         port_ = std::make_unique<DatagramPort>(host_, udp, local, std::nullopt);
-      } else if (links) {
-        wrap(hub_, std::make_unique<HubPort>(
-                       std::move(udp),
-                       [this](uint16_t job, Endpoint worker, uint32_t token) {
-                         return loops_->size() == 1 && loops_->first().with_table([&](const SlotTable& table) {
-                           return table.admits(job, worker, token);
-                         });
-                       },
-                       [this](uint16_t job, Endpoint worker, uint32_t token) {
-                         return loops_->first().with_table([&](const SlotTable& table) { return table.offer(job, worker, token); });
-                       }));
-        if (loops_->size() == 1) loops_->first().with_table([](SlotTable& table) { table.share_records(); });
       } else {
-        port_ = std::move(udp);
+        port_ = with_links(std::move(udp), links);
       }
+      while (others_.size() + 1 < loops_->size()) {
+        auto other = std::make_unique<UdpPort>(options);
+        other->cut_at_blocks(wire::kBlockSlots);
+        others_.push_back(with_links(std::move(other), links));
+      }
+      if (options.share_address) udp_->steer_by_slot(static_cast<uint32_t>(loops_->size()));
       add_devices(rate, faults, std::move(file), false);
       start();
     });
@@ -181,7 +170,7 @@ class NativeSwitch {
   void close() {
     loops_->stop();
     if (capture_) capture_->finish();
-    if (hub_) hub_->end_links();
+    for (HubPort* const hub : hubs_) hub->end_links();
     abandon_ports();
     host_.reset();
   }
@@ -209,7 +198,7 @@ class NativeSwitch {
     return *ether_;
   }
   const FramePort* frames() const { return frames_; }
-  std::string link_name() const { return hub_ ? hub_->name() : ""; }
+  std::string link_name() const { return hubs_.empty() ? "" : hubs_[0]->name(); }
   const RatePort* rate() const { return rate_; }
   const FaultPort* faults() const { return faults_; }
   const PcapPort* capture() const { return capture_; }
@@ -223,6 +212,25 @@ class NativeSwitch {
   void abandon_ports() {
     if (port_) port_->abandon();
     for (const auto& other : others_) other->abandon();
+  }
+
+  // The port of the next thread: `udp`, and where `links` says so also links to workers of this host.
+  std::unique_ptr<Port> with_links(std::unique_ptr<UdpPort> udp, bool links) {
+    if (!links) return udp;
+    const auto thread = static_cast<uint32_t>(hubs_.size());
+    SwitchLoop& loop = loops_->at(thread);
+    loop.with_table([](SlotTable& table) { table.share_records(); });
+    auto hub = std::make_unique<HubPort>(
+        std::move(udp),
+        [&loop](uint16_t job, Endpoint worker, uint32_t token) {
+          return loop.with_table([&](const SlotTable& table) { return table.admits(job, worker, token); });
+        },
+        [&loop](uint16_t job, Endpoint worker, uint32_t token) {
+          return loop.with_table([&](const SlotTable& table) { return table.offer(job, worker, token); });
+        },
+        thread ? link::name_of(hubs_[0]->name(), thread) : HubPort::random_name(), static_cast<uint32_t>(loops_->size()));
+    hubs_.push_back(hub.get());
+    return hub;
   }
 
   // Makes `made` the outermost port.
@@ -245,10 +253,10 @@ class NativeSwitch {
   }
 
   std::unique_ptr<Port> port_;  // the first loop's; close() closes it but keeps it, with its counters
-  std::vector<std::unique_ptr<UdpPort>> others_;  // of the other loops
+  std::vector<std::unique_ptr<Port>> others_;  // of the other loops
   std::shared_ptr<FrameHost> host_;
   UdpPort* udp_ = nullptr;
-  HubPort* hub_ = nullptr;
+  std::vector<HubPort*> hubs_;  // by loop
   FramePort* frames_ = nullptr;
   QueuePort* queues_ = nullptr;
   EtherPort* ether_ = nullptr;

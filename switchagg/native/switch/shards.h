@@ -24,7 +24,8 @@ class Shards {
   explicit Shards(uint32_t capacity, uint32_t threads = 1);  // throws std::invalid_argument
 
   size_t size() const { return loops_.size(); }
-  SwitchLoop& first() { return *loops_[0]; }  // of one loop, the switch
+  SwitchLoop& at(size_t index) { return *loops_[index]; }
+  SwitchLoop& first() { return at(0); }  // of one loop, the switch
   void start(std::span<Port* const> ports);   // one for each loop
   void stop();
   bool in_own_process() const { return loops_[0]->in_own_process(); }

@@ -1,6 +1,8 @@
-// A worker's port to a switch on its own host: packets through shared memory (switchagg/native/shared/link.h). Keeps the
-// UDP socket of the admitted address bound, but does not use it.
+// A worker's port to a switch on its own host: packets through shared memory (switchagg/native/shared/link.h), by a link to
+// each thread of the switch. Keeps the UDP socket of the admitted address bound, but does not use it.
 #pragma once
+
+#include <poll.h>
 
 #include <memory>
 #include <string>
@@ -42,20 +44,29 @@ class LinkPort : public Port {
     uint32_t id;
     SharedMemory memory;
   };
-  const SharedMemory* region(uint32_t id);
+  struct Link {  // to one thread of the switch
+    Descriptor socket, bell;
+    SharedMemory memory;
+    link::Writer up;
+    link::Reader down;
+    std::vector<Region> regions;
+  };
+  uint32_t attach(const std::string& name, int udp, uint16_t job, uint32_t token);
+  const SharedMemory* region(Link& link, uint32_t id);
+  void publish(Link& link);
   void end();
 
   link::Shape shape_;
   Endpoint peer_, local_;
   std::unique_ptr<UdpPort> udp_;
-  SharedMemory memory_;
-  Descriptor socket_, bell_, wake_up_;
-  link::Writer up_;
-  link::Reader down_;
-  std::vector<Region> regions_;
+  SharedMemory packets_;
+  Descriptor wake_up_;
+  std::vector<Link> links_;         // by thread
+  std::vector<pollfd> waited_for_;  // the wake-up; then bell and socket of each link
+  size_t turn_ = 0;                 // the link that is read first
   std::vector<link::Entry> taken_;
   bool busy_poll_ = false;
-  bool ended_ = false;   // the switch closed the link; entries in the ring are still valid
+  bool ended_ = false;   // the switch closed a link; entries in the rings are still valid
   bool broken_ = false;  // nothing more is taken
   uint64_t waits_ = 0;   // only the driver's; other threads read counters_ between its waits
   PortCounters counters_;

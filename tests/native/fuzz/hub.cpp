@@ -43,17 +43,18 @@ struct World {
   void attach() {
     socket = connect_to(hub.name());
     memory = SharedMemory::make(kShape.bytes(), false);
+    const SharedMemory packets = SharedMemory::make(kShape.memory_bytes, false);
     const link::Attach request{link::kMagic, kJob, kToken, kShape};
-    const int descriptors[] = {memory.descriptor(), worker.descriptor()};
+    const int descriptors[] = {memory.descriptor(), packets.descriptor(), worker.descriptor()};
     fuzz::check(send_message(socket.get(), request, descriptors), "attach");
     hub.wait(0);  // accepts
     hub.wait(0);  // attaches
     link::Attached answer;
     std::array<Descriptor, 1> given;
-    fuzz::check(receive_message(socket.get(), answer, given) && answer.accepted, "refused");
+    fuzz::check(receive_message(socket.get(), answer, given) && answer.threads == 1, "refused");
     bell = std::move(given[0]);
     writer = link::Writer(memory.get(), kShape.up_ring(), kShape.up_entries(), kEntries);
-    // An entry at offset 0 shows where the switch has the memory.
+    // An entry at offset 0 shows where the switch has packet memory.
     put({0, wire::kHeaderBytes, 0, {}});
     std::vector<Received> got;
     hub.receive(got);
@@ -92,9 +93,10 @@ void ask(World& world, fuzz::Input& input) {
   if (input.rarely()) request.shape.packet_bytes = input.u32();
   if (input.rarely()) request.shape.memory_bytes = uint64_t{input.u32()} << 32 | input.u32();
   const SharedMemory memory = SharedMemory::make(input.rarely() ? 4096 : kShape.bytes(), false);
-  std::vector<int> descriptors{memory.descriptor(), world.worker.descriptor()};
-  if (input.rarely()) std::swap(descriptors[0], descriptors[1]);
-  if (input.rarely()) descriptors.resize(input.below(3));
+  const SharedMemory packets = SharedMemory::make(input.rarely() ? 2048 : kShape.memory_bytes, false);
+  std::vector<int> descriptors{memory.descriptor(), packets.descriptor(), world.worker.descriptor()};
+  if (input.rarely()) std::swap(descriptors[0], descriptors[1 + input.below(2)]);
+  if (input.rarely()) descriptors.resize(input.below(4));
   const size_t size = input.rarely() ? input.below(sizeof request) + 1 : sizeof request;
   send_bytes(socket.get(), &request, size, descriptors);
   world.hub.wait(0);
@@ -124,7 +126,7 @@ void run(fuzz::Input& input) {
       link::Entry entry{};
       entry.region = input.rarely() ? input.u32() : 0;
       entry.size = input.rarely() ? input.u32() : wire::kHeaderBytes + input.below(kPacketBytes - wire::kHeaderBytes + 1);
-      entry.offset = input.rarely() ? uint64_t{input.u32()} << (input.u8() % 40) : input.u16() % kShape.bytes();
+      entry.offset = input.rarely() ? uint64_t{input.u32()} << (input.u8() % 40) : input.u16() % kShape.memory_bytes;
       input.fill(entry.header, sizeof entry.header);
       world.put(entry);
     }
@@ -133,7 +135,7 @@ void run(fuzz::Input& input) {
     for (const Received& each : got) {
       const size_t words = each.size - wire::kHeaderBytes;
       fuzz::check(each.size >= wire::kHeaderBytes && each.size <= kPacketBytes, "a packet of no possible size");
-      fuzz::check(each.words >= world.begin && each.words + words <= world.begin + kShape.bytes(), "words outside the link");
+      fuzz::check(each.words >= world.begin && each.words + words <= world.begin + kShape.memory_bytes, "words outside packet memory");
       fuzz::read_all(each.header, wire::kHeaderBytes);
       fuzz::read_all(each.words, words);
     }

@@ -34,7 +34,7 @@ struct World {
     std::thread other([this] {
       connection = Descriptor(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
       link::Attach request;
-      std::array<Descriptor, 2> given;
+      std::array<Descriptor, 3> given;
       fuzz::check(receive_message(connection.get(), request, given, true), "no request");
       memory = std::move(*SharedMemory::map(std::move(given[0]), kShape.bytes(), true));
       int ends[2];

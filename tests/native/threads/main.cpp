@@ -52,30 +52,29 @@ struct Switch {
     UdpOptions options = loopback();
     options.share_address = way == Way::threads;
     auto udp = std::make_unique<UdpPort>(options);
-    std::vector<Port*> ports;
-    if (way == Way::threads) {
-      options.bind = udp->local();
-      for (auto& other : others) ports.push_back((other = std::make_unique<UdpPort>(options)).get());
-      udp->steer_by_slot(3);
-      port = std::move(udp);
-    } else if (way != Way::udp) {
-      auto hub = std::make_unique<HubPort>(
-          std::move(udp),
-          [this](uint16_t job, Endpoint worker, uint32_t token) {
-            return loops.first().with_table([&](const SlotTable& table) { return table.admits(job, worker, token); });
-          },
-          [this](uint16_t job, Endpoint worker, uint32_t token) {
-            return loops.first().with_table([&](const SlotTable& table) { return table.offer(job, worker, token); });
-          });
-      name = hub->name();
-      loops.first().with_table([](SlotTable& table) { table.share_records(); });
-      port = std::move(hub);
-    } else {
-      port = std::move(udp);
-    }
-    port = std::make_unique<FaultPort>(std::move(port), FaultSettings{.loss = 0.01, .seed = 7});
-    ports.insert(ports.begin(), port.get());
+    UdpPort& first = *udp;
+    options.bind = udp->local();
+    if (way != Way::udp) name = HubPort::random_name();
+    port = std::make_unique<FaultPort>(with_links(std::move(udp), 0), FaultSettings{.loss = 0.01, .seed = 7});
+    std::vector<Port*> ports{port.get()};
+    for (uint32_t thread = 1; thread < loops.size(); ++thread)
+      ports.push_back(others.emplace_back(with_links(std::make_unique<UdpPort>(options), thread)).get());
+    if (way == Way::threads) first.steer_by_slot(static_cast<uint32_t>(loops.size()));
     loops.start(ports);
+  }
+  std::unique_ptr<Port> with_links(std::unique_ptr<UdpPort> udp, uint32_t thread) {
+    if (name.empty()) return udp;
+    SwitchLoop& loop = loops.at(thread);
+    loop.with_table([](SlotTable& table) { table.share_records(); });
+    return std::make_unique<HubPort>(
+        std::move(udp),
+        [&loop](uint16_t job, Endpoint worker, uint32_t token) {
+          return loop.with_table([&](const SlotTable& table) { return table.admits(job, worker, token); });
+        },
+        [&loop](uint16_t job, Endpoint worker, uint32_t token) {
+          return loop.with_table([&](const SlotTable& table) { return table.offer(job, worker, token); });
+        },
+        link::name_of(name, thread), static_cast<uint32_t>(loops.size()));
   }
   ~Switch() { loops.stop(); }
 
@@ -102,7 +101,7 @@ struct Switch {
       a.rank = rank;
       a.workers = static_cast<uint32_t>(sockets.size());
       a.switch_at = port->local();
-      a.link = name;
+      if (way != Way::threads || rank > 0) a.link = name;  // of several threads one worker comes by UDP
       a.shared_slots = entry.shared;
     }
     if (generation > 0) loops.remove_job(kJob);
@@ -124,7 +123,7 @@ struct Switch {
   const Way way;
   std::string name;
   std::unique_ptr<Port> port;
-  std::array<std::unique_ptr<UdpPort>, 2> others;
+  std::vector<std::unique_ptr<Port>> others;
 };
 
 std::unique_ptr<Port> connect(std::unique_ptr<UdpPort> socket, const Admission& admission) {

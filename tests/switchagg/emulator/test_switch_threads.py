@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import socket
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +15,15 @@ from switchagg.control.embedded import EmbeddedController
 from switchagg.emulator.faults import Faults
 from switchagg.emulator.rates import Rate
 from switchagg.emulator.switch import Switch
-from switchagg.errors import SwitchError, UsageError
+from switchagg.errors import UsageError, WorkerLostError
+from switchagg.wire.header import decode
 from tests.ipv6 import needs_ipv6
+from tests.reference.link_end import Claim, LinkEnd
 from tests.seeds import seed_of_this_run
 from tests.switchagg.emulator.plain_workers import PlainWorkers, reduce_rounds
 from tests.waiting import eventually
-from tests.worker_lib.harness import several_sums, together
+from tests.worker_lib.harness import in_threads, job_name, several_sums, together, try_together
+from worker_lib.connect import connect
 from worker_lib.session import Session
 
 SLOTS, WORDS, TRAIN = 512, 64, 48
@@ -114,23 +119,82 @@ def test_a_job_has_the_bits_that_one_thread_gives() -> None:
     found = []
     for threads in (1, 2, 3):
         with EmbeddedController(threads=threads) as host:
-            ranks = together(host.url, 3, several_sums, seed, transport="udp", slots=512)
-            assert ranks[0] == ranks[1] == ranks[2]
-            found.append(ranks[0])
-            if threads > 1:  # workers were told where their trains have to end
+            for transport in ("udp", "shm"):
+                ranks = together(host.url, 3, several_sums, seed, transport=transport, slots=512)
+                assert ranks[0] == ranks[1] == ranks[2]
+                found.append(ranks[0])
+            if threads > 1:  # workers know which thread has a slot, and where their trains have to end
                 assert host.switch.port_counters()["strays"] == 0
-    assert found[0] == found[1] == found[2]
+    assert all(each == found[0] for each in found)
 
 
-def test_workers_of_one_computer_share_slots_or_send_udp() -> None:
+def test_one_job_through_the_memory_of_all_threads_and_by_udp() -> None:
+    seed, name = seed_of_this_run(), job_name()
+
+    def rank(number: int) -> tuple[str, list[bytes]]:
+        with connect(
+            host.url, name, number, 3, timeout=20, slots=256, transport=("shm", "udp", "shm")[number]
+        ) as session:
+            return session.transport, several_sums(session, seed)
+
+    with EmbeddedController(threads=3) as host:
+        ranks = [each.get() for each in in_threads([partial(rank, number) for number in range(3)])]
+    assert [used for used, _ in ranks] == ["shm", "udp", "shm"]
+    assert ranks[0][1] == ranks[1][1] == ranks[2][1]
+
+
+def test_what_a_thread_finds_in_its_memory_for_another_is_handed_over() -> None:
+    with Switch(threads=2) as switch, PlainWorkers(1, slots=256).join(switch) as workers:
+        member = Claim(1, workers.entry.workers[0].token)
+        names = (switch.link, f"{switch.link}.1")
+        links = [LinkEnd.attach(name, workers.sockets[0], member) for name in names]
+        assert [link.threads for link in links] == [2, 2]
+        for seq in range(0, 256, 32):
+            links[0].send(workers.packet(0, seq, np.full(16, seq, np.uint32)))
+            result = links[seq // 64 % 2].receive()  # of the thread that has the slot
+            assert result is not None
+            header, words = decode(result)
+            assert header.seq == seq
+            np.testing.assert_array_equal(words, np.full(16, seq))
+        assert switch.port_counters()["strays"] == 4
+        # A thread lets its own link go, and then answers by UDP.
+        links[1].close()
+        workers.sockets[0].settimeout(0.2)
+        for _ in range(200):
+            links[0].send(workers.packet(0, 224, np.full(16, 7, np.uint32)))
+            with contextlib.suppress(TimeoutError):
+                assert workers.receive(0)[0].seq == 224
+                break
+        else:
+            pytest.fail("no answer by UDP")
+        links[0].close()
+
+
+def test_workers_of_one_computer_share_slots_or_links() -> None:
     def transport(session: Session) -> tuple[str, float]:
         return session.transport, float(session.allreduce(np.ones(1000, np.float32))[0])
 
     with EmbeddedController(threads=2) as host:
         assert together(host.url, 2, transport) == [("slots", 2.0)] * 2
-        assert together(host.url, 2, transport, check=True) == [("udp", 2.0)] * 2  # which shares no slots
-        with pytest.raises(SwitchError, match=r"the switch refused|no link"):
-            together(host.url, 2, transport, transport="shm", check=True)
+        assert together(host.url, 2, transport, check=True) == [("shm", 2.0)] * 2  # which shares no slots
+
+
+def test_a_rank_is_lost_and_the_others_go_on_through_all_threads() -> None:
+    def call(session: Session) -> list[int]:
+        sizes = []
+        for turn in range(6):
+            if turn == 3 and session.rank == 2 and session.world_size == 3:
+                raise ArithmeticError("gone")
+            with contextlib.suppress(WorkerLostError):
+                sizes.append(int(session.allreduce(np.ones(50_000, np.int32))[-1]))
+        return sizes
+
+    with EmbeddedController(threads=2) as host:
+        ranks = try_together(host.url, 3, call, transport="shm", slots=256, on_loss="shrink")
+    assert isinstance(ranks[2].error, ArithmeticError)
+    for each in ranks[:2]:
+        assert each.get()[:3] == [3, 3, 3]
+        assert set(each.get()[3:]) == {2}
 
 
 @pytest.mark.parametrize("count", [0, -1, 65])
