@@ -351,3 +351,32 @@ def from_residues(
     mean: int,
     wrong: int,
 ) -> int: ...
+
+# Rows of sparse tensors in a table of zeros; see native/worker/sparse_rows.cpp. `bitmap` has a bit a block.
+def put_rows(
+    indices: int,
+    count: int,
+    shape: Sequence[int],
+    values: int,
+    table: int,
+    row_bytes: int,
+    row_blocks: int,
+    bitmap: int,
+) -> None:
+    """Copies rows into the table, and sets their bits. Raises `IndexError` for an index outside `shape`."""
+
+def count_rows(bitmap: int, blocks: int, row_blocks: int) -> int:
+    """The number of rows that have a bit."""
+
+def take_rows(
+    bitmap: int,
+    blocks: int,
+    shape: Sequence[int],
+    table: int,
+    row_bytes: int,
+    row_blocks: int,
+    values: int,
+    indices: int,
+    count: int,
+) -> None:
+    """Moves the rows that have a bit, of which there are `count`, out of the table."""

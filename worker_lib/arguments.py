@@ -39,6 +39,12 @@ EXACT_ELEMENTS: Final = 2048
 DEFAULT_MIN_BITS: Final = 16  # bits: a policy makes lanes this narrow where a call says "auto" and no more
 
 
+class PackedMask(NamedTuple):
+    """A mask of blocks as words of a bitmap, a bit a block; for `SumOptions.blocks`."""
+
+    words: np.ndarray[Any, Any]
+
+
 class SumOptions(NamedTuple):
     """Options of a reduction; see `Session.allreduce`.
 
@@ -148,6 +154,12 @@ def _name_of(dtype: np.dtype[Any]) -> str | None:
     return None if dtype.hasobject or not dtype.isnative else dtype.name
 
 
+@lru_cache(maxsize=64)
+def torch_name(dtype: Any) -> str:
+    """The name of a torch.dtype, such as ``float32``. torch makes it anew every time."""
+    return str(dtype).removeprefix("torch.")
+
+
 def _unusable(dtype: np.dtype[Any], name: str) -> UsageError:
     if dtype.hasobject:
         return UsageError(
@@ -180,9 +192,7 @@ def _torch_view(x: Any, name: str, *, write: bool) -> TensorView:
         )
     shape = tuple(x.shape)
     count = math.prod(shape)
-    return TensorView(
-        x, x.data_ptr(), str(x.dtype).removeprefix("torch."), shape, count, count * x.element_size()
-    )
+    return TensorView(x, x.data_ptr(), torch_name(x.dtype), shape, count, count * x.element_size())
 
 
 def checked_out(
@@ -265,6 +275,8 @@ def checked_blocks(blocks: Any, count: int, block: int) -> tuple[bool | None, np
     Returns True where zero blocks are skipped (None: the job decides), and the caller's mask as words, a bit
     a block.
     """
+    if isinstance(blocks, PackedMask):
+        return True, blocks.words
     if isinstance(blocks, str):
         if blocks not in ("auto", "dense", "sparse"):
             raise UsageError(

@@ -152,9 +152,9 @@ def prepare_sum(state: SessionState, x: Any, out: Any, options: SumOptions) -> P
         "block": block, "auto_block": size is None and mask is None,
         "count": v.elements, "input": v.address, "in_end": v.elements,
         "output": 0 if o is None else o.address, "out_begin": begin, "out_end": end, "zero_fill": o is not v,
-        "mask": 0 if mask is None else mask.ctypes.data,
+        "mask": 0 if mask is None else _native.address(mask),
         "memory": 0 if memory is None else memory.address,
-        "union_out": 0 if options.union is None else options.union.ctypes.data,
+        "union_out": 0 if options.union is None else _native.address(options.union),
     }, op=reduce, dtype=dtype, bits=width, auto_lanes=floor, tag=options.tag,
         name=f"allreduce through {options.tag}" if options.tag else "",
         how=(reduce, "auto" if floor else width))  # fmt: skip

@@ -667,16 +667,25 @@ class Session:
         memory: Any = None,
         union: np.ndarray[Any, Any] | None = None,
         background: bool,
+        lazy: bool = False,
     ) -> Work:
         options = SumOptions(op, bits, min_bits, blocks, block_size, memory, union)
-        return self._reduction(x, out, options, timeout, background=background)
+        return self._reduction(x, out, options, timeout, background=background, lazy=lazy)
 
     def _reduction(
-        self, x: Any, out: Any, options: SumOptions, timeout: float | None, *, background: bool
+        self,
+        x: Any,
+        out: Any,
+        options: SumOptions,
+        timeout: float | None,
+        *,
+        background: bool,
+        lazy: bool = False,
     ) -> Work:
         if options.op in extrema.OPS:
             return extrema.start(self._state, x, out, options, timeout, background=background)
-        return self._start(calls.prepare_sum, x, out, options, timeout=timeout, background=background)
+        prepare = calls.prepare_sum
+        return self._start(prepare, x, out, options, timeout=timeout, background=background, lazy=lazy)
 
     def _reduced(self, x: Any, out: Any, options: SumOptions, timeout: float | None, async_op: bool) -> Any:
         if options.op in extrema.OPS and not async_op:
@@ -713,11 +722,16 @@ class Session:
         self._start(calls.prepare_no_op, nbytes, timeout=timeout, background=False).wait()
 
     def _start(
-        self, prepare: Callable[..., Prepared], *args: Any, timeout: float | None, background: bool
+        self,
+        prepare: Callable[..., Prepared],
+        *args: Any,
+        timeout: float | None,
+        background: bool,
+        lazy: bool = False,
     ) -> Work:
         """Starts a call that ``prepare(state, *args)`` prepares, each time for the present membership."""
         state = self._state
-        return Work(state, lambda: prepare(state, *args), timeout, background=background)
+        return Work(state, lambda: prepare(state, *args), timeout, background=background, lazy=lazy)
 
     def _run(
         self, prepare: Callable[..., Prepared], *args: Any, timeout: float | None, async_op: bool

@@ -166,6 +166,7 @@ class SessionState:
         generation: int,
         *,
         background: bool,
+        lazy: bool,
         keep: object,
         called: Callable[[], str],
     ) -> _native.Collective | None:
@@ -183,7 +184,8 @@ class SessionState:
                     self.check_open()
                 if self.monitor is not None and self.monitor.owed is not None:
                     return None
-                native = self.engine.submit(call, int(min(seconds, 1e9) * 1e9), background, generation)
+                nanoseconds = int(min(seconds, 1e9) * 1e9)
+                native = self.engine.submit(call, nanoseconds, background and not lazy, generation)
             finally:
                 self._threads.discard(me)
             if native is not None:

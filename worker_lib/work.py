@@ -121,15 +121,30 @@ class Work:
     """One collective on its way, as a call with ``async_op=True`` returns it.
 
     Its tensors stay alive until it is done, whether anybody waits for it or not.
+
+    Args:
+        state: of the session.
+        prepare: makes the call for the present membership.
+        timeout: seconds; the session's setting by default.
+        background: a thread of the engine carries it out where nobody waits.
+        lazy: of one in the background: it wakes no thread, and goes out before the next that somebody waits
+            for, or that is not lazy.
     """
 
     def __init__(
-        self, state: SessionState, prepare: Callable[[], Prepared], timeout: float | None, *, background: bool
+        self,
+        state: SessionState,
+        prepare: Callable[[], Prepared],
+        timeout: float | None,
+        *,
+        background: bool,
+        lazy: bool = False,
     ) -> None:
         self._state = state
         self._prepare = prepare
         self._seconds = state.timeout if timeout is None else timeout
         self._background = background
+        self._lazy = lazy
         self._lock = threading.Lock()
         self._finished = False
         self._error: BaseException | None = None
@@ -158,7 +173,7 @@ class Work:
                 if not self._seconds > 0:
                     raise UsageError(f"timeout is {self._seconds!r}; accepted: seconds greater than 0")
                 self._native = state.submit(
-                    call, self._seconds, generation, background=self._background,
+                    call, self._seconds, generation, background=self._background, lazy=self._lazy,
                     keep=self._prepared, called=partial(_called, self._prepared.label),
                 )  # fmt: skip
             except BaseException:
@@ -215,7 +230,9 @@ class Work:
         state = self._state
         if state.pid != os.getpid():
             state.check_open()
-        status = self._in_engine(self._wait_for_end, native, timeout)
+        status = native.status
+        if status == PENDING:
+            status = self._in_engine(self._wait_for_end, native, timeout)
         if status == DONE:
             if native.generation > state.generation:
                 state.adopt(native.generation)

@@ -17,7 +17,7 @@ from typing import Any, Final
 import torch
 from torch.distributed import ReduceOp
 
-from worker_lib.arguments import SUMMABLE, SumOptions
+from worker_lib.arguments import SUMMABLE, SumOptions, torch_name
 from worker_lib.extrema import COMPARABLE
 from worker_lib.plan import Kind
 from worker_lib.session import Session
@@ -244,7 +244,7 @@ class Collectives:
         """True if the switch finds this maximum or minimum. It gathers, so tensors must not be large."""
         if not _is_extremum(op) or self.switch is not self.session or not dense(tensor):
             return False
-        if str(tensor.dtype).removeprefix("torch.") not in COMPARABLE:
+        if torch_name(tensor.dtype) not in COMPARABLE:
             return False
         return bool(tensor.numel() * tensor.element_size() * self._size <= _GATHERED_BYTES)
 
@@ -267,7 +267,7 @@ def _reduces(tensor: torch.Tensor, op: Any) -> bool:
 
 def _summable(tensor: Any, op: Any) -> bool:
     """True if the switch reduces this exactly as asked."""
-    if not dense(tensor) or str(tensor.dtype).removeprefix("torch.") not in SUMMABLE:
+    if not dense(tensor) or torch_name(tensor.dtype) not in SUMMABLE:
         return False
     return _reduces(tensor, op)
 

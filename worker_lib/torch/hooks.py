@@ -24,7 +24,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from switchagg.errors import UsageError
-from worker_lib.arguments import SUMMABLE
+from worker_lib.arguments import SUMMABLE, torch_name
 from worker_lib.compress.base import Compressor
 from worker_lib.compress.reduce import start as compressed
 from worker_lib.session import Session
@@ -41,6 +41,9 @@ from worker_lib.torch.work import Running, Step, SwitchWork, TaskThread, ranged
 # other need be woken. Its time is limited: where several models share a backward pass, ranks may come to the
 # ends of these in different orders.
 _DRIVE_SECONDS: Final = 0.1
+# Bytes of a bucket before the last one that goes out with the next that does not wait: to wake threads for
+# it takes longer than to send it.
+_LAZY_BYTES: Final = 1 << 16
 _FEEDBACK_TYPES: Final = (torch.float32, torch.float16, torch.bfloat16)
 _made: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)  # States of a process group, by name
 
@@ -222,9 +225,9 @@ class State:
     def _start(self, bucket: Any) -> SwitchWork:
         """Starts the reduction of a bucket: on its GPU, from its GPU through the feeder, or at once."""
         through = self._through  # what begins later does so among the same ranks
-        if self._joined is not None and dist.get_world_size(self._group) != through.session.world_size:
+        if self._joined is not None and self._group.size() != through.session.world_size:
             raise UsageError(
-                f"the process group has {dist.get_world_size(self._group)} members, this State "
+                f"the process group has {self._group.size()} members, this State "
                 f"{through.session.world_size}: make a new one when members change"
             )
         buffer = bucket.buffer()
@@ -244,28 +247,37 @@ class State:
                 lambda x: self._reduce(through, bucket, x, background=True), [buffer]
             )
             if deferred is None:
-                return self._reduce(through, bucket, buffer, background=not bucket.is_last())
+                early = not bucket.is_last()
+                held = buffer._values() if buffer.is_sparse else buffer
+                lazy = early and held.nbytes <= _LAZY_BYTES
+                return self._reduce(through, bucket, buffer, background=early, lazy=lazy)
             part, backs = deferred
         return SwitchWork("allreduce_hook", [part], buffer, backs, through.futures)
 
     def _reduce(
-        self, through: _Joined | Collectives, bucket: Any, buffer: torch.Tensor, *, background: bool
+        self,
+        through: _Joined | Collectives,
+        bucket: Any,
+        buffer: torch.Tensor,
+        *,
+        background: bool,
+        lazy: bool = False,
     ) -> SwitchWork:
         """Starts the reduction of a bucket's gradients on the CPU, in place."""
         bits, min_bits = self._options.lanes(buffer)
         if sparse.fits(buffer) and buffer.is_floating_point():
             works, finish = sparse.start(
                 through.session, buffer, "avg", bits, min_bits, self._tables,
-                timeout=self._seconds, background=background,
+                timeout=self._seconds, background=background, lazy=lazy,
             )  # fmt: skip
-            return SwitchWork("allreduce_hook", works, buffer, [finish], through.futures)
+            return SwitchWork("allreduce_hook", works, buffer, [finish], through.futures, lazy=lazy)
         if not dense(buffer) or not buffer.is_floating_point():
             raise UsageError(
                 f"the gradients are {buffer.dtype}, {buffer.layout} on {buffer.device}; allreduce_hook takes "
                 "floating point gradients on the CPU or a CUDA device, strided or sparse COO of up to 2^32 "
                 "elements"
             )
-        if str(buffer.dtype).removeprefix("torch.") not in SUMMABLE:
+        if torch_name(buffer.dtype) not in SUMMABLE:
             raise UsageError(f"the gradients are {buffer.dtype}, which cannot be summed")
         x = buffer.detach()
         if self._compressors is not None:
@@ -284,9 +296,9 @@ class State:
             blocks = self._largest(x, block, memory)
         work = through.session._allreduce(
             x, "avg", bits, blocks, block_size=block, timeout=self._seconds,
-            min_bits=min_bits, memory=memory, background=background,
+            min_bits=min_bits, memory=memory, background=background, lazy=lazy,
         )  # fmt: skip
-        return SwitchWork("allreduce_hook", [work], buffer, [], through.futures)
+        return SwitchWork("allreduce_hook", [work], buffer, [], through.futures, lazy=lazy)
 
     def _largest(self, x: torch.Tensor, block: int, memory: torch.Tensor | None) -> Any:
         """A mask of the blocks with the largest norms; without a memory the others become zero in x."""
@@ -311,5 +323,6 @@ def allreduce_hook(state: State, bucket: dist.GradBucket) -> torch.futures.Futur
         work.drive(_DRIVE_SECONDS)
         started, state._started = state._started, []
         for before in started:  # those that are done need no other thread any more
-            before.is_completed()
+            if not before.is_completed():
+                before.go_on()
         return work.get_future()

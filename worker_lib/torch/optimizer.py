@@ -22,7 +22,7 @@ from typing import Any, Final
 import torch
 
 from switchagg.errors import UsageError
-from worker_lib.arguments import SUMMABLE
+from worker_lib.arguments import SUMMABLE, torch_name
 from worker_lib.session import Session
 from worker_lib.tree import require_alike
 from worker_lib.work import Work
@@ -167,7 +167,7 @@ def DistributedOptimizer(
     if not parameters:
         raise UsageError("optimizer has no parameters that require gradients")
     for p in parameters:
-        kind = str(p.dtype).removeprefix("torch.")
+        kind = torch_name(p.dtype)
         if p.device.type != "cpu" or kind not in SUMMABLE:
             raise UsageError(f"a parameter is {kind} on {p.device}; accepted: floats on the CPU")
     require_alike(session, [(str(p.dtype), tuple(p.shape)) for p in parameters])

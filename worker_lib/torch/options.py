@@ -8,7 +8,7 @@ from typing import Final
 import torch
 
 from switchagg.errors import UsageError
-from worker_lib.arguments import SUMMABLE, checked_accuracy, checked_block, checked_min_bits
+from worker_lib.arguments import SUMMABLE, checked_accuracy, checked_block, checked_min_bits, torch_name
 from worker_lib.transport import checked_transport
 
 FALLBACKS: Final = ("error", "gloo")
@@ -67,7 +67,7 @@ class Options:
 
     def lanes(self, tensor: torch.Tensor) -> tuple[int | str | None, int | None]:
         """The arguments `bits` and `min_bits` of `Session.allreduce` for a sum of this tensor."""
-        known = SUMMABLE.get(str(tensor.dtype).removeprefix("torch."))
+        known = SUMMABLE.get(torch_name(tensor.dtype))
         if known is None or not tensor.is_floating_point():
             return None, None
         if tensor.dtype == torch.float64 and self.bits == "auto":

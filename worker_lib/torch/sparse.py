@@ -20,8 +20,8 @@ import numpy as np
 import torch
 
 from switchagg.rules.planner import MAX_BLOCK
-from worker_lib.arguments import SUMMABLE
-from worker_lib.plan import unpack_bitmap
+from worker_lib import _native
+from worker_lib.arguments import SUMMABLE, PackedMask, torch_name
 from worker_lib.session import Session
 from worker_lib.work import Work
 
@@ -38,7 +38,7 @@ def fits(tensor: object) -> bool:
         isinstance(tensor, torch.Tensor)
         and tensor.layout == torch.sparse_coo
         and tensor.device.type == "cpu"
-        and str(tensor.dtype).removeprefix("torch.") in SUMMABLE
+        and torch_name(tensor.dtype) in SUMMABLE
         and tensor.sparse_dim() > 0
         and 0 < math.prod(tensor.shape) <= MAX_ELEMENTS
         and _block(math.prod(tensor.shape[tensor.sparse_dim() :])) is not None
@@ -50,21 +50,20 @@ class Tables:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._spare: dict[tuple[int, int, torch.dtype], list[torch.Tensor]] = {}
+        self._spare: dict[tuple[int, torch.dtype], list[torch.Tensor]] = {}
 
-    def take(self, rows: int, width: int, dtype: torch.dtype) -> torch.Tensor:
-        """A table of zeros, of shape (rows, width), that nobody else uses."""
+    def take(self, elements: int, dtype: torch.dtype) -> torch.Tensor:
+        """A table of zeros, flat, that nobody else uses."""
         with self._lock:
-            if spare := self._spare.get((rows, width, dtype)):
+            if spare := self._spare.get((elements, dtype)):
                 return spare.pop()
-        size = dtype.itemsize
         # NumPy takes zeros from the kernel, which backs a page when it is first touched.
-        return torch.from_numpy(np.zeros(rows * width * size, np.uint8)).view(dtype).view(rows, width)
+        return torch.from_numpy(np.zeros(elements * dtype.itemsize, np.uint8)).view(dtype)
 
     def give_back(self, table: torch.Tensor) -> None:
         """Takes back a table that is all zeros again."""
         with self._lock:
-            spare = self._spare.setdefault((*table.shape, table.dtype), [])
+            spare = self._spare.setdefault((table.numel(), table.dtype), [])
             if len(spare) < _SPARE:
                 spare.append(table)
 
@@ -79,12 +78,16 @@ def start(
     *,
     timeout: float | None,
     background: bool,
+    lazy: bool = False,
 ) -> tuple[list[Work], Callable[[], None]]:
     """Starts the reduction of a tensor that `fits`.
 
     Returns:
         The collectives, and a function that then makes `tensor` the result: coalesced, with the union of all
         ranks' rows.
+
+    Raises:
+        IndexError: an index is outside the tensor's shape; nothing was sent.
     """
     own = tensor.detach()
     shape = own.shape
@@ -92,37 +95,33 @@ def start(
     x = own.coalesce()
     if session.world_size == 1:
         return [], lambda: _replace(tensor, x)
-    rows = math.prod(shape[:dims])
-    width = math.prod(shape[dims:])
+    rows, width = shape[:dims], math.prod(shape[dims:])
     block = _block(width)
     assert block is not None
-    mine = np.ravel_multi_index(tuple(x.indices().numpy()), shape[:dims])
-    table = tables.take(rows, width, x.dtype)
-    table.index_copy_(0, torch.from_numpy(mine), x.values().reshape(-1, width))
-    per_row = width // block
-    mask = np.zeros((rows, per_row), np.bool_)
-    mask[mine] = True
-    union = np.zeros(-(-rows * per_row // 32), np.uint32)
+    elements = math.prod(shape)
+    blocks = elements // block
+    mask, union = np.zeros((2, -(-blocks // 32)), np.uint32)
+    indices, values = x.indices().contiguous(), x.values().contiguous()
+    table = tables.take(elements, x.dtype)
+    at = table.data_ptr(), width * table.itemsize, width // block
+    _native.put_rows(
+        indices.data_ptr(), indices.shape[1], rows, values.data_ptr(), *at, _native.address(mask)
+    )
     work = session._allreduce(
-        table.view(-1), op, bits, mask.reshape(-1), block_size=block, timeout=timeout,
-        min_bits=min_bits, union=union, background=background,
+        table, op, bits, PackedMask(mask), block_size=block, timeout=timeout,
+        min_bits=min_bits, union=union, background=background, lazy=lazy,
     )  # fmt: skip
 
     def finish() -> None:
-        there = unpack_bitmap(union, rows * per_row)
-        mine = np.flatnonzero(there if per_row == 1 else there.reshape(rows, per_row).any(1))
-        numbers = torch.from_numpy(mine)
-        values = table.index_select(0, numbers)
-        table.index_fill_(0, numbers, 0)
+        count = _native.count_rows(_native.address(union), blocks, width // block)
+        values = torch.empty((count, *shape[dims:]), dtype=x.dtype, device="cpu")
+        indices = torch.empty((dims, count), dtype=torch.int64, device="cpu")
+        _native.take_rows(
+            _native.address(union), blocks, rows, *at, values.data_ptr(), indices.data_ptr(), count
+        )
         tables.give_back(table)
-        indices = torch.from_numpy(np.stack(np.unravel_index(mine, shape[:dims])))
         result = torch.sparse_coo_tensor(
-            indices,
-            values.view(-1, *shape[dims:]),
-            shape,
-            device="cpu",
-            is_coalesced=True,
-            check_invariants=False,
+            indices, values, shape, device="cpu", is_coalesced=True, check_invariants=False
         )
         _replace(tensor, result)
 

@@ -31,6 +31,7 @@ from worker_lib.work import Work
 Step = Callable[[], None]
 _STOP_SECONDS: Final = 5.0
 _PATIENCE: Final = 0.5  # seconds for a callback before another thread runs what comes after it
+_LATER: Final = 0.05  # seconds until a task that is for later is queued
 _log = logging.getLogger("switchagg")
 _local = threading.local()  # .calling, as in SwitchWork; .running, .within: levels of a TaskThread
 
@@ -77,6 +78,7 @@ class TaskThread:
         self._watched = False  # a thread looks whether it stays there
         self._idle = 0  # threads that wait to lead
         self._unfinished = 0
+        self._later: Later | None = None
         self.stopped = False
 
     def put(self, task: Step) -> None:
@@ -89,6 +91,18 @@ class TaskThread:
             level._lower()._queue(task)
         else:
             self._queue(task)
+
+    def put_later(self, task: Step, is_done: Callable[[], bool]) -> None:
+        """Queues a task after a while, unless it is done by then. Mostly wakes no thread.
+
+        Raises `SessionBrokenError` after `stop`.
+        """
+        with self._changed:
+            if self.stopped:
+                raise destroyed()
+            if self._later is None:
+                self._later = Later(self.put, f"{self._name} later")
+        self._later.add(task, is_done)
 
     def busy(self) -> bool:
         """True if a task waits or runs, and the caller is not the task itself."""
@@ -112,6 +126,8 @@ class TaskThread:
 
     def stop(self) -> None:
         """Ends the threads after the tasks that they have. Safe to call twice, and from a task."""
+        if self._later is not None:
+            self._later.stop()
         with self._changed:
             self.stopped = True
             self._changed.notify_all()
@@ -202,6 +218,60 @@ class TaskThread:
         return self._turn != turn or not (self._calling and self._tasks)
 
 
+class Later:
+    """Puts tasks in a queue that are not done after a while.
+
+    Its thread sleeps while tasks come and are done, and looks at them now and then: that costs less than to
+    wake a thread for each.
+
+    Args:
+        put: does it.
+        name: of the thread.
+    """
+
+    def __init__(self, put: Callable[[Step], None], name: str) -> None:
+        self._put, self._name = put, name
+        self._changed = threading.Condition()
+        self._tasks: deque[tuple[float, Step, Callable[[], bool]]] = deque()
+        self._thread: threading.Thread | None = None
+        self._idle = False  # the thread waits for a task
+        self._stopped = False
+
+    def add(self, task: Step, is_done: Callable[[], bool]) -> None:
+        """Takes a task. Raises `SessionBrokenError` after `stop`."""
+        with self._changed:
+            if self._stopped:
+                raise destroyed()
+            self._tasks.append((time.monotonic() + _LATER, task, is_done))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._thread.start()
+            elif self._idle:
+                self._changed.notify()
+
+    def stop(self) -> None:
+        """Puts the tasks at once that are not done, and ends the thread."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(_STOP_SECONDS)
+
+    def _run(self) -> None:
+        with self._changed:
+            while self._tasks or not self._stopped:
+                if not self._tasks:
+                    self._idle = True
+                    self._changed.wait()
+                    self._idle = False
+                elif self._tasks[0][2]():
+                    self._tasks.popleft()
+                elif not self._stopped and (left := self._tasks[0][0] - time.monotonic()) > 0:
+                    self._changed.wait(left)
+                else:
+                    self._put(self._tasks.popleft()[1])
+
+
 class StartOrder:
     """Notices a collective that a callback starts after others, started elsewhere; says so once, in the log.
 
@@ -265,6 +335,7 @@ class SwitchWork(dist.Work):  # type: ignore[misc]
         steps: called once, when all parts are done: they copy results to where they belong.
         futures: the thread that completes futures.
         order: of the group's collectives; None for those of a hook.
+        lazy: the collectives are, and somebody is about to wait for a later one; the thread comes in if not.
     """
 
     def __init__(
@@ -275,6 +346,8 @@ class SwitchWork(dist.Work):  # type: ignore[misc]
         steps: Sequence[Step],
         futures: TaskThread,
         order: StartOrder | None = None,
+        *,
+        lazy: bool = False,
     ) -> None:
         super().__init__()
         self._name = name
@@ -283,6 +356,7 @@ class SwitchWork(dist.Work):  # type: ignore[misc]
         self._result = result
         self._steps = steps
         self._futures = futures
+        self._lazy = lazy
         self._lock = threading.Lock()
         self._done = False
         self._error: BaseException | None = None
@@ -350,14 +424,25 @@ class SwitchWork(dist.Work):  # type: ignore[misc]
                 return self._future
             # A future must be told of the GPUs whose tensors it holds.
             devices = {t.device for t in flat(self._result) if t.device.type == "cuda"}
-            self._ended = torch.futures.Future(devices=list(devices) or None)
-            self._future = self._ended.then(self._deliver)
-            future, done = self._future, self._done
+            ended: torch.futures.Future[Any] = torch.futures.Future(devices=list(devices) or None)
+            if self._done and self._error is None:
+                ended.set_result(self._result)
+                self._future = ended
+                return ended
+            self._ended = ended
+            self._future = future = ended.then(self._deliver)
+            done = self._done
         if done:
-            self._ended.set_result(None)
+            ended.set_result(None)
+        elif self._lazy:
+            self._futures.put_later(partial(self._complete, None), self.is_ended)
         else:
             self._futures.put(partial(self._complete, None))
         return future
+
+    def is_ended(self) -> bool:
+        """True if it is completed; unlike `is_completed` this does nothing to complete it."""
+        return self._done
 
     def drive(self, seconds: float) -> None:
         """Runs the collective in this thread, for at most `seconds`.
@@ -371,6 +456,11 @@ class SwitchWork(dist.Work):  # type: ignore[misc]
                 if not (isinstance(part, Work) and part._drive(limit - time.monotonic())):
                     return
             self._complete(None)
+
+    def go_on(self) -> None:
+        """A thread completes it where the future has been asked for, also if it is lazy."""
+        if self._lazy and not self._done and self._future is not None:
+            self._futures.put(partial(self._complete, None))
 
     def complete_in_background(self) -> None:
         """Makes sure that results are copied to where they belong, whether anybody waits or not."""

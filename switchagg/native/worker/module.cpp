@@ -30,6 +30,7 @@ using namespace switchagg;
 
 namespace switchagg {
 void bind_compress(nb::module_& m);
+void bind_sparse_rows(nb::module_& m);
 }
 
 namespace {
@@ -273,6 +274,7 @@ NB_MODULE(_native, m) {
   m.doc() = "The worker's engine; see switchagg/native/worker/engine.h.";
   m.attr("kernels") = kKernelLevels[chosen_level()];
   bind_compress(m);
+  bind_sparse_rows(m);
 
   nb::class_<Socket>(m, "Socket")
       .def(

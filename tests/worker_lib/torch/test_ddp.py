@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Any
 
@@ -158,6 +159,46 @@ def test_whoever_hands_over_the_last_bucket_completes_the_others() -> None:
     for complete in run(2, _several_buckets, backend="gloo"):
         assert [each for step in complete for each in step] == [True] * sum(map(len, complete))
         assert len(complete[1]) > 1
+
+
+def _lazy_buckets(waits: bool) -> tuple[list[float], bool, bool]:
+    """Two steps of three small buckets, of which the hook waits for the first, or for none.
+
+    Returns a gradient, whether a thread completed a bucket, and whether the engine has started one.
+    """
+    layers = [torch.nn.Linear(100, 100, bias=False) for _ in range(3)]
+    model = DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=0.01)
+    hooks._DRIVE_SECONDS = 60.0  # type: ignore[misc]
+    with State(model) as state:
+        before = len(os.listdir("/proc/self/task"))
+
+        def hook(state: State, bucket: Any) -> Any:
+            future = allreduce_hook(state, bucket)
+            if waits and bucket.index() == 0:
+                future.wait()
+            return future
+
+        hook.__annotations__ = {"bucket": dist.GradBucket, "return": torch.futures.Future[torch.Tensor]}
+        model.register_comm_hook(state, hook)
+        for _ in range(2):
+            model.zero_grad()
+            model(torch.full((100,), 1.0 + dist.get_rank())).sum().backward()
+        threads = len(os.listdir("/proc/self/task")) - before
+        gradient = model.module[0].weight.grad[:, 0].clone()
+        model.zero_grad()
+        with model.no_sync():
+            total = sum(model(torch.full((100,), 1.0 + rank)).sum() for rank in range(2))
+            total.backward()
+        same = torch.allclose(gradient, model.module[0].weight.grad[:, 0] / 2, rtol=1e-3)
+        return [float(same)], bool(state._through.futures._threads), threads > 1
+
+
+def test_small_buckets_go_out_with_the_last_and_wake_no_thread() -> None:
+    assert run(2, _lazy_buckets, False, backend="gloo") == [([1.0], False, False)] * 2
+
+
+def test_a_small_bucket_that_a_hook_waits_for_goes_out_alone() -> None:
+    assert [found[:2] for found in run(2, _lazy_buckets, True, backend="gloo")] == [([1.0], True)] * 2
 
 
 def test_a_last_bucket_does_not_hold_up_its_rank_until_the_others_come() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -12,6 +13,7 @@ from tests.seeds import seed_of_this_run
 from tests.worker_lib.torch.models import train
 from tests.worker_lib.torch.test_ddp import STEPS, wrapped
 from tests.worker_lib.torch.worlds import run
+from worker_lib import _native
 from worker_lib.torch import State, allreduce_hook
 from worker_lib.torch.sparse import fits
 
@@ -96,6 +98,20 @@ def _not_finite() -> None:
 
 def test_an_inf_is_seen_by_all_and_gone_with_the_next() -> None:
     run(2, _not_finite)
+
+
+def test_an_index_outside_the_shape_is_refused() -> None:
+    """PyTorch checks indices only where it is asked to."""
+    table, bits = np.zeros((6, 4), np.float32), np.zeros(1, np.uint32)
+    values = np.ones((2, 4), np.float32)
+    for wrong in (-1, 3):
+        rows = np.array([[0, 1], [2, wrong]])
+        with pytest.raises(IndexError, match=f"is {wrong}; accepted: 0 to 2"):
+            _native.put_rows(
+                rows.ctypes.data, 2, [2, 3], values.ctypes.data, table.ctypes.data, 16, 1, bits.ctypes.data
+            )
+    assert not table.any()
+    assert not bits.any()
 
 
 def test_what_fits() -> None:

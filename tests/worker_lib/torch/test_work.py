@@ -105,6 +105,21 @@ def test_stopping_ends_every_thread_after_the_tasks_that_wait() -> None:
         tasks.put(later.set)
 
 
+def test_what_is_for_later_is_queued_unless_it_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work, "_LATER", 0.01)
+    tasks, ran, ready = TaskThread("test"), [], threading.Event()
+    tasks.put_later(lambda: ran.append("done"), lambda: True)
+    tasks.put_later(ready.set, ready.is_set)
+    assert ready.wait(20)
+    assert ran == []
+    monkeypatch.setattr(work, "_LATER", 600.0)
+    tasks.put_later(lambda: ran.append("at the end"), lambda: False)
+    tasks.stop()
+    assert ran == ["at the end"]
+    with pytest.raises(SessionBrokenError):
+        tasks.put_later(ready.set, ready.is_set)
+
+
 def test_a_group_is_not_busy_for_its_own_tasks() -> None:
     tasks, seen = TaskThread("test"), []
     assert not tasks.busy()
