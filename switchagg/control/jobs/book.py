@@ -310,6 +310,7 @@ class JobBook:
         self.scheduler.give_up_moving(now)
         self._leave_dead_switches()
         for job in self.table.jobs():
+            self.failovers.retry(job, now)
             if job.change is not None and not self.failovers.has_standby(job):
                 self.changes.give_up_switch(job, now)
             # A job that opens answers in a moment.
@@ -422,15 +423,15 @@ class JobBook:
         self.scheduler.run()
 
     def opening_failed(self, job: Job, part: Generation, error: SwitchAggError) -> None:
-        """A switch refused the job, or never echoed an INIT: all ranks are refused."""
+        """A switch refused the job, or never echoed an INIT: all ranks are refused, except in a failover."""
         generation = job.generation
         if generation is None or part not in generation.parts or generation.open:
             return
-        which = f"switch {part.slot_range.switch!r}" if len(generation.parts) > 1 else "the switch"
+        several = len(generation.parts) > 1 or job.failover is not None
+        which = f"switch {part.slot_range.switch!r}" if several else "the switch"
         why = f"{which} did not take job {job.name!r}: {error}"
         if job.failover is not None:
-            if not self.failovers.begin(job, part.slot_range.switch, why):
-                self._lifecycle.fail(job, why, {"event": "switch", "why": why})
+            self.failovers.target_failed(job, part.slot_range.switch, why)
         elif job.state is JobState.moving:
             self._lifecycle.fail(job, why, {"event": "switch", "why": why})
         else:

@@ -7,6 +7,9 @@
        |      every INIT is echoed: the answer to all is their new admission
     each sends again what it had sent from that packet number on (docs/protocol.md, section 13)
 
+A switch that does not take the job, or does not answer in time, is left for another one. Where there is none,
+all are tried again every second, until the job's deadline.
+
 Of a job that is dealt to several switches, the stripes of those that are gone go over. The others stay as
 they are, and packet numbers are those of a stripe.
 
@@ -19,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from switchagg.control.jobs.candidates import CandidateFinder, PlacementCandidate
 from switchagg.control.jobs.effects import AnswerStep, ChangeStep, Effects, SendEvent
@@ -28,6 +32,8 @@ from switchagg.control.jobs.membership_changes import check_address_free, checke
 from switchagg.control.jobs.records import EventKind, JobState, MemberState
 from switchagg.control.jobs.switch_pool import SwitchPool
 from switchagg.errors import AdmissionError
+
+RETRY: Final = 1.0  # seconds between two attempts to find a switch that takes a job
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +79,13 @@ class Failovers:
             Failover(why, target, frozenset({gone}), {}, planned)
             if earlier is None
             else replace(
-                earlier, why=why, target=target, gone=earlier.gone | {gone}, planned=False, first=None
+                earlier,
+                why=why,
+                target=target,
+                gone=earlier.gone | {gone},
+                planned=False,
+                first=None,
+                refused_by="",
             )
         )
         if job.change is not None:
@@ -84,6 +96,31 @@ class Failovers:
             self._remind(member)
         self._advance(job)
         return True
+
+    def target_failed(self, job: Job, name: str, why: str) -> None:
+        """A switch has not taken the job: it goes over to another one, or waits until one takes it."""
+        if self.begin(job, name, why):
+            return
+        assert job.failover is not None
+        job.failover.refused_by, job.failover.why = name, why
+        text = f"job {job.name!r} waits for a switch, for {job.deadline:g} s: {why}"
+        self._effects.log(EventKind.moving, text, job, switch=name)
+
+    def retry(self, job: Job, now: float) -> None:
+        """Tries again to find a switch for a job that none has taken. Fails it after its deadline."""
+        failover = job.failover
+        if failover is None or not failover.refused_by:
+            return
+        if failover.until is None:
+            failover.until = now + job.deadline
+        if now >= failover.until:
+            why = f"{failover.why}; no switch has taken it for {job.deadline:g} s"
+            self._lifecycle.fail(job, why, {"event": "switch", "why": why})
+        elif now >= failover.retry_at:
+            failover.retry_at = now + RETRY
+            name, why = failover.refused_by, failover.why
+            if not self.begin(job, name, why):
+                self.begin(job, name, why, back=True)
 
     @staticmethod
     def is_complete(job: Job) -> bool:

@@ -97,12 +97,16 @@ WeightChange StripeRates::next(const std::vector<uint32_t>& weights) {
   if (packets_ >= period_) decide(weights);
   for (uint32_t s = 0; s < wanted_.size(); ++s)
     if (wanted_[s] != weights[s]) {
-      packets_ = 0;
-      spent_ = 0;
-      std::ranges::fill(waited_, 0);
+      begin_period();
       return {s, wanted_[s]};
     }
   return {};
+}
+
+void StripeRates::begin_period() {
+  packets_ = 0;
+  spent_ = 0;
+  std::ranges::fill(waited_, 0);
 }
 
 void StripeRates::decide(const std::vector<uint32_t>& weights) {
@@ -124,9 +128,7 @@ void StripeRates::decide(const std::vector<uint32_t>& weights) {
     for (size_t s = 0; s < rates_.size(); ++s)
       wanted_[s] = static_cast<uint32_t>(std::max<uint64_t>(1, (kMostWeight * rates_[s] + most / 2) / most));
   }
-  packets_ = 0;
-  spent_ = 0;
-  std::ranges::fill(waited_, 0);
+  begin_period();
 }
 
 }  // namespace switchagg

@@ -67,6 +67,7 @@ class StripeRates {
 
  private:
   void decide(const std::vector<uint32_t>& weights);
+  void begin_period();  // measures anew
 
   uint64_t period_;
   std::vector<uint32_t> wanted_;

@@ -71,6 +71,10 @@ class Site:
         switch.kill()
         switch.communicate()
 
+    def signal_switch(self, name: str, number: int) -> None:
+        """Sends a signal to a switch's process."""
+        self._switches[name].send_signal(number)
+
     def start_controller(self) -> None:
         """Starts a controller on what an earlier one has left; returns when it has reached all switches."""
         self.start_controller_only()
@@ -210,6 +214,35 @@ def test_a_switch_is_killed_and_its_job_goes_on_at_the_other(site: Site) -> None
         until(lambda: all(each["state"] == "up" for each in site.get("/v1/switches")))
 
     for each in _work(site, "j", 3, act):
+        assert "error" not in each[-1], each[-1]
+        assert all(turn["exact"] for turn in each)
+    until(lambda: not any(each["ranges"] for each in site.get("/v1/switches")))
+
+
+def test_a_job_waits_for_a_switch_that_does_not_answer(site: Site) -> None:
+    """The other one stands still for longer than the controller waits for an answer, then takes the job."""
+
+    def said() -> str:
+        return "\n".join(each["text"] for each in site.get("/v1/events?limit=200"))
+
+    def act(talks: list[Talk]) -> None:
+        for each in talks:
+            each.until(20)
+        (job,) = site.get("/v1/jobs")
+        (other,) = {"a", "b"} - {job["switch"]}
+        site.signal_switch(other, signal.SIGSTOP)
+        try:
+            site.kill_switch(job["switch"])
+            until(lambda: f"switch {other!r} did not take job 'j'" in said())
+        finally:
+            site.signal_switch(other, signal.SIGCONT)
+        for each in talks:
+            each.until(each.said[-1]["turn"] + 100)
+        (job,) = site.get("/v1/jobs")
+        assert (job["switch"], job["state"]) == (other, "running")
+        assert "job 'j' waits for a switch, for 60 s" in said()
+
+    for each in _work(site, "j", 3, act, SWITCHAGG_DEADLINE="60"):
         assert "error" not in each[-1], each[-1]
         assert all(turn["exact"] for turn in each)
     until(lambda: not any(each["ranges"] for each in site.get("/v1/switches")))

@@ -7,7 +7,14 @@ import pytest
 from switchagg.control.jobs.book import JobBook
 from switchagg.control.jobs.effects import Install, LogEvent, Remove
 from switchagg.control.jobs.job import Generation, Member
-from switchagg.control.jobs.records import EventKind, JobState, JoinRequest, MemberState, SwitchState
+from switchagg.control.jobs.records import (
+    EventKind,
+    JobState,
+    JoinRequest,
+    MemberState,
+    OnLoss,
+    SwitchState,
+)
 from switchagg.control.jobs.switch_resources import UNREACHED, SwitchResources
 from switchagg.errors import AdmissionError, SwitchError
 from switchagg.rules.switch import Capacity, Reconciled
@@ -77,6 +84,112 @@ def test_a_job_leaves_a_switch_that_is_down_as_soon_as_another_has_room() -> Non
     jobs.evict(other, "me")
     jobs.tick(0.0)
     assert zero.job.failover is not None
+
+
+def going_over(jobs: JobBook, *, reported: int = 5) -> list[Member]:
+    """Returns the members of a job whose switch a is gone, and which have reported."""
+    members = run(jobs)
+    assert members[0].job.switches == ("a",)
+    jobs.switch_down("a", "connection refused")
+    for member in members:
+        jobs.failovers.report(member, token(member), [reported], "10.0.0.1", [4100 + member.rank])
+    return members
+
+
+def does_not_answer(jobs: JobBook) -> str:
+    """A switch does not answer when it is to install a job; returns its name."""
+    (install,) = only(jobs.poll(), Install)
+    jobs.opening_failed(install.job, install.generation, SwitchError("no answer within 2 s"))
+    return str(install.generation.slot_range.switch)
+
+
+def test_a_job_goes_to_the_next_switch_where_one_does_not_answer() -> None:
+    jobs = book(switch("a"), switch("b"), switch("c"))
+    zero, one = going_over(jobs)
+    assert does_not_answer(jobs) == "b"
+    carry_out(jobs)
+    assert zero.job.state is JobState.running
+    assert zero.job.switches == ("c",)
+    for member in (zero, one):
+        assert member.admission is not None
+        assert (member.admission.switch, member.admission.first_packet) == ("c", 5)
+        jobs.leave(member)
+    carry_out(jobs)
+    assert (jobs.table.jobs(), free(jobs)) == ([], 192)
+
+
+def test_a_job_waits_for_a_switch_that_does_not_answer() -> None:
+    """Its ranks wait too, and it has the slots at most once."""
+    jobs = book(switch("a"), switch("b"))
+    zero, one = going_over(jobs)
+    assert does_not_answer(jobs) == "b"
+    done = jobs.poll()
+    assert only(done, Install) == []
+    (note,) = only(done, LogEvent)
+    why = "switch 'b' did not take job 'a': no answer within 2 s"
+    assert (note.kind, note.text) == (EventKind.moving, f"job 'a' waits for a switch, for 10 s: {why}")
+    assert told(done, zero) == []
+    jobs.tick(1.0)
+    assert does_not_answer(jobs) == "b"
+    jobs.tick(1.5)
+    assert only(jobs.poll(), Install) == []  # not all the time
+    jobs.tick(2.0)
+    carry_out(jobs)
+    assert zero.job.state is JobState.running
+    for member in (zero, one):
+        assert member.admission is not None
+        assert (member.admission.switch, member.admission.first_packet) == ("b", 5)
+    assert free(jobs) == 128 - 8
+
+
+def test_a_job_that_no_switch_takes_goes_to_one_that_comes_back() -> None:
+    jobs = book(switch("a"), switch("b"))
+    zero, _ = going_over(jobs)
+    assert does_not_answer(jobs) == "b"
+    jobs.tick(1.0)
+    jobs.switch_down("b", "no answer within 2 s")
+    jobs.switch_up("a", Reconciled())
+    jobs.tick(2.0)
+    carry_out(jobs)
+    assert (zero.job.state, zero.job.switches) == (JobState.running, ("a",))
+    assert free(jobs) == 128 - 8
+
+
+def test_a_job_that_no_switch_takes_fails_after_its_deadline() -> None:
+    jobs = book(switch("a"), switch("b"))
+    zero, one = going_over(jobs)
+    does_not_answer(jobs)
+    for second in range(1, 11):
+        for member in (zero, one):
+            jobs.heard(member.cookie, float(second))
+        jobs.tick(float(second))
+        assert does_not_answer(jobs) == "b"
+        assert zero.job.state is JobState.running
+    jobs.tick(11.0)
+    why = "switch 'b' did not take job 'a': no answer within 2 s; no switch has taken it for 10 s"
+    assert (zero.job.state, zero.job.why) == (JobState.failed, why)
+    assert {"event": "switch", "job": zero.job.id, "why": why} in told(jobs.poll(), zero)
+    assert free(jobs) == 128
+
+
+@pytest.mark.parametrize("shrinks", [False, True])
+def test_a_rank_is_lost_while_its_job_waits_for_a_switch(shrinks: bool) -> None:
+    jobs = book(switch("a"), switch("b"))
+    zero, one = run(jobs, on_loss=OnLoss.shrink if shrinks else OnLoss.fail)
+    jobs.switch_down("a", "connection refused")
+    for member in (zero, one):
+        jobs.failovers.report(member, token(member), [5], "10.0.0.1", [4100 + member.rank])
+    does_not_answer(jobs)
+    jobs.lost([one], "its process ended")
+    jobs.tick(1.0)
+    if shrinks:
+        jobs.changes.progress(zero, 3)
+        jobs.changes.proceed(zero, "10.0.0.1", [4200])
+        carry_out(jobs)
+        assert (zero.job.state, zero.job.switches) == (JobState.running, ("b",))
+    else:
+        assert zero.job.state is JobState.failed
+    assert free(jobs) == 128 - 8 * shrinks
 
 
 LOST = "switch 's' restarted, and what its slots held is lost"
