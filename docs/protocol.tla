@@ -40,6 +40,7 @@ VARIABLES
     first,     \* of each: its first packet number
     lost,      \* members that are lost
     said,      \* collectives that each has completed, as it told; -1 before
+    sure,      \* those who had all RESULTs of these from the present switch when they told
     agreed,    \* the number to be completed by all; -1 before it is known
     moving,    \* TRUE while members are to suspend
     spares,    \* switches that are left to go over to
@@ -47,7 +48,7 @@ VARIABLES
 
 worker == <<mode, at, sent, held, taken, limit, ended>>
 switch == <<slot, up, results, fenced, dead>>
-control == <<now, members, origin, first, lost, said, agreed, moving, spares, failed>>
+control == <<now, members, origin, first, lost, said, sure, agreed, moving, spares, failed>>
 vars == <<worker, switch, control>>
 
 Admissions == 1 .. Losses + Spares + 1
@@ -82,7 +83,7 @@ Init ==
     /\ first = [g \in Admissions |-> 0]
     /\ lost = {}
     /\ said = [w \in Workers |-> -1]
-    /\ agreed = -1
+    /\ sure = {} /\ agreed = -1
     /\ moving = FALSE /\ spares = Spares /\ failed = FALSE
 
 -----------------------------------------------------------------------------
@@ -153,7 +154,8 @@ Lose(w) ==  \* it ends a failover
     /\ lost' = lost \union {w}
     /\ moving' = FALSE
     /\ mode' = [mode EXCEPT ![w] = IF mode[w] \in {"run", "finish"} THEN "lost" ELSE "gone"]
-    /\ UNCHANGED <<at, sent, held, taken, limit, ended, switch, now, members, origin, first, said, agreed, spares, failed>>
+    /\ UNCHANGED <<at, sent, held, taken, limit, ended, switch>>
+    /\ UNCHANGED <<now, members, origin, first, said, sure, agreed, spares, failed>>
 
 Dies(w) ==
     /\ mode[w] = "lost"
@@ -170,12 +172,13 @@ Freeze(w) ==  \* and progress
     /\ mode' = [mode EXCEPT ![w] = "frozen"]
     /\ limit' = [limit EXCEPT ![w] = Completed(w)]
     /\ said' = [said EXCEPT ![w] = Completed(w)]
+    /\ sure' = IF 0 .. Completed(w) * Packets - 1 \subseteq held[w] THEN sure \union {w} ELSE sure
     /\ UNCHANGED <<at, sent, held, taken, ended, switch, now, members, origin, first, lost, agreed, moving, spares, failed>>
 
 Decide ==
     /\ agreed = -1 /\ lost # {} /\ \A w \in Survivors : said[w] >= 0
     /\ agreed' = Max({said[w] : w \in members[now]})
-    /\ UNCHANGED <<worker, switch, now, members, origin, first, lost, said, moving, spares, failed>>
+    /\ UNCHANGED <<worker, switch, now, members, origin, first, lost, said, sure, moving, spares, failed>>
 
 Finish(w) ==
     /\ mode[w] = "frozen" /\ agreed >= 0
@@ -197,7 +200,7 @@ Admit(present, generation, from) ==
     /\ slot' = Initialised(present, from)
     /\ up' = {} /\ fenced' = {} /\ dead' = {}
     /\ lost' = {} /\ moving' = FALSE
-    /\ said' = [w \in Workers |-> -1] /\ agreed' = -1
+    /\ said' = [w \in Workers |-> -1] /\ sure' = {} /\ agreed' = -1
     /\ UNCHANGED <<worker, results, spares, failed>>
 
 Open ==
@@ -219,13 +222,14 @@ Resume(w) ==
 SwitchDies(s) ==
     /\ dead = {} /\ spares > 0
     /\ dead' = {s} /\ spares' = spares - 1
-    /\ UNCHANGED <<worker, slot, up, results, fenced, now, members, origin, first, lost, said, agreed, moving, failed>>
+    /\ UNCHANGED <<worker, slot, up, results, fenced>>
+    /\ UNCHANGED <<now, members, origin, first, lost, said, sure, agreed, moving, failed>>
 
 BeginFailover ==
     /\ ~moving /\ lost = {} /\ (dead # {} \/ spares > 0)
     /\ moving' = TRUE
     /\ spares' = IF dead # {} THEN spares ELSE spares - 1
-    /\ UNCHANGED <<worker, switch, now, members, origin, first, lost, said, agreed, failed>>
+    /\ UNCHANGED <<worker, switch, now, members, origin, first, lost, said, sure, agreed, failed>>
 
 Suspend(w) ==  \* and replay: it tells the least packet number whose RESULT it lacks, which stays
     /\ moving /\ mode[w] = "run" /\ at[w] = now
@@ -244,19 +248,13 @@ Move(w) ==
     /\ held' = [held EXCEPT ![w] = 0 .. first[now] - 1]
     /\ UNCHANGED <<taken, limit, ended, switch, control>>
 
-(* A rank and a switch are lost together. A survivor lacks the RESULT of q, which others hold; the switch that made it is
-   gone, and what the lost rank had contributed to it has not got to the next one. *)
-Lacks(w, q) ==
-    /\ q \notin taken[w]
-    /\ \/ dead # {}
-       \/ /\ origin[now] # now
-          /\ \E v \in lost : LET old == slot[SwitchOf(v)][q % P]
-                            IN  old.q < q \/ (old.q = q /\ {v} \notin old.seen)
-
+(* A rank and a switch are lost together. A survivor lacks RESULTs of a collective that others hold; the switch is gone, or
+   nobody who holds them has them from the present one, which may lack what the lost rank had contributed. *)
 Fail ==
-    /\ agreed >= 0 /\ \E w \in Survivors : \E q \in 0 .. agreed * Packets - 1 : Lacks(w, q)
+    /\ agreed >= 0 /\ \E w \in Survivors : said[w] < agreed /\ mode[w] # "done"
+    /\ dead # {} \/ {w \in sure : said[w] = agreed} = {}
     /\ failed' = TRUE
-    /\ UNCHANGED <<worker, switch, now, members, origin, first, lost, said, agreed, moving, spares>>
+    /\ UNCHANGED <<worker, switch, now, members, origin, first, lost, said, sure, agreed, moving, spares>>
 
 -----------------------------------------------------------------------------
 Finished == lost = {} /\ ~moving /\ \A w \in Survivors : at[w] = now /\ mode[w] = "run" /\ Completed(w) = Calls

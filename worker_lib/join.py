@@ -273,7 +273,7 @@ class Membership:
         Returns how many are to be completed before `proceed`. Raises as `attach` does.
 
         Args:
-            replaying: RESULTs of this switch are missing for packets that were sent to an earlier one.
+            replaying: RESULTs of this switch are missing of collectives that are complete.
         """
         body = {"token": self.token, "completed": completed, "replaying": replaying}
         answer = self._ask("progress", body, timeout)

@@ -315,7 +315,6 @@ class MembershipMonitor:
             case Change():
                 # Nobody can send again at another switch what a lost rank had sent.
                 self._change_wanted, self._failover_wanted = True, False
-                self._engine.freeze()
             case GoOver(stripe):
                 self._failover_wanted, self._gone = True, stripe
             case RequestPause():
@@ -394,10 +393,10 @@ class MembershipMonitor:
         self._change_wanted = False
         engine, member = self._engine, self.member
         try:
-            completed = engine.freeze()
             until = self.runtime.monotonic() + _REPLAYS
             while engine.replaying and not self._ended() and self.runtime.monotonic() < until:
                 self._closing.wait(_PORT_CHECK)
+            completed = engine.freeze()
             complete_to = member.progress(completed, engine.replaying, _PATIENCE)
             if complete_to < completed:
                 return self._end(Gone(f"the controller said {complete_to} of {completed} collectives"))

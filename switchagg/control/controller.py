@@ -243,7 +243,7 @@ class Controller:
         Returns the number up to which it must complete them, once all the others have reported theirs.
 
         Args:
-            replaying: it lacks RESULTs of the present switch for packets that it had sent to an earlier one.
+            replaying: it lacks RESULTs of the present switch, of collectives that it has completed.
         """
         with self._core.changing() as book:
             member = self._present(tenant, name, rank, token)

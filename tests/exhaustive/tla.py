@@ -156,6 +156,10 @@ MISTAKES: Final[dict[str, tuple[Model, str, str]]] = {
     "failover-needs-nothing-and-sends-nothing": (
         FAILOVER, "/\\ \\E q \\in 0 .. End(w) - 1 : q \\notin held[w]", "/\\ FALSE",
     ),
+    "failover-former-results-make-sure": (
+        STRANDED, "Packets - 1 \\subseteq held[w]", "Packets - 1 \\subseteq taken[w]",
+    ),
+    "failover-sure-of-fewer-is-enough": (STRANDED, "{w \\in sure : said[w] = agreed} = {}", "sure = {}"),
     "resumed-a-packet-late": (TWO, "[held EXCEPT ![w] = {}]", "[held EXCEPT ![w] = {0}]"),
 }  # fmt: skip
 

@@ -93,16 +93,18 @@ class Cluster:
         self.switch.remove_job(old)
         return upto
 
-    def replay(self) -> None:
+    def replay(self, gone: Sequence[int] = ()) -> None:
         """Acts as the controller and every member's monitor where the ranks send again what a rank lacks.
 
-        Does nothing where an engine is broken: its member leaves.
+        Does nothing where an engine is broken: its member leaves. Processes that are `gone` end before that.
         """
         old = self.job
         first = min(engine.suspend()[0] for engine in self.engines.values())
         if any(engine.broken for engine in self.engines.values()):
             return
         sockets, admissions = self._admit(self.places, first)
+        for place in gone:
+            self.stop(place)
         for place, engine in self.engines.items():
             assert engine.move(sockets[place].native, _native.Admission(**admissions[place]), first)
         self.switch.remove_job(old)

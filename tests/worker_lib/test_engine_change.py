@@ -14,6 +14,7 @@ import pytest
 
 from switchagg.emulator.faults import Faults
 from tests.seeds import seed_of_this_run
+from tests.waiting import eventually
 from worker_lib import _native
 from worker_lib.plan import Kind
 
@@ -69,6 +70,47 @@ def test_a_rank_is_lost_before_what_is_sent_again_at_another_switch_is_complete(
         after = [Sum(cluster.engines[p], ones(p + 1)) for p in range(2)]
         assert [s.wait() for s in after] == [DONE] * 2
         assert all(np.array_equal(s.x, ones(3)) for s in after)
+
+
+def test_a_frozen_engine_awaits_nothing_of_incomplete_collectives() -> None:
+    """They fail. No rank lacks anything else, so a lost rank need not have sent that again."""
+    with Cluster(3) as cluster:
+        assert [s.wait() for s in [Sum(cluster.engines[p], ones(p + 1)) for p in range(3)]] == [DONE] * 3
+        stuck = [Sum(cluster.engines[p], ones(1)) for p in range(2)]
+        assert [s.wait(0.05) for s in stuck] == [PENDING] * 2
+        cluster.replay(gone=[2])
+        assert [engine.replaying for engine in cluster.engines.values()] == [True] * 2
+        assert [engine.freeze() for engine in cluster.engines.values()] == [1] * 2
+        assert [engine.replaying for engine in cluster.engines.values()] == [False] * 2
+        cluster.fence(2)
+        assert cluster.change((0, 1)) == 1
+        assert [s.wait(0) for s in stuck] == [LOST] * 2
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_frozen_engine_awaits_what_others_may_lack_of_complete_collectives(gone: bool) -> None:
+    """Rank 0 is complete, rank 1 is not, and rank 2 ends before or after it has sent that again."""
+    n = 64 * 4
+    for _ in range(20):
+        with Cluster(3) as cluster:
+            sums = [Sum(cluster.engines[p], ones(p + 1, n), background=p != 1) for p in range(3)]
+            cluster.engines[1].wait(sums[1].native, 1000)
+            while sums[0].wait(0.0001) != DONE:
+                cluster.engines[1].wait(sums[1].native, 1000)
+            lowest = [engine.suspend()[0] for engine in cluster.engines.values()]
+            if lowest[1] == lowest[0]:
+                continue  # the last RESULT has come to both
+            cluster.replay(gone=[2] if gone else [])
+            zero, one = cluster.engines[0], cluster.engines[1]
+            if gone:
+                assert sums[1].wait(0.2) == PENDING
+            else:
+                eventually(lambda zero=zero, one=one: not zero.replaying and not one.replaying, 20)
+                cluster.stop(2)
+            assert [zero.freeze(), one.freeze()] == [1, 0 if gone else 1]
+            assert [zero.replaying, one.replaying] == [gone, False]
+            return
+    pytest.fail("rank 1 has never lacked a RESULT")
 
 
 def test_whoever_lacks_a_result_of_a_complete_collective_fetches_it() -> None:

@@ -25,6 +25,7 @@ class Engine:
     def __init__(self, *, lacks: bool) -> None:
         self.lacks, self.broken, self.halted, self.replaying = lacks, False, False, False
         self.damage: int | None = 7
+        self.completed = 2
 
     @property
     def unhealed(self) -> int | None:
@@ -34,7 +35,7 @@ class Engine:
         return 0, packet_number
 
     def freeze(self) -> int:
-        return 2
+        return self.completed
 
     def finish(self, _complete_to: int, _slice_ns: int) -> bool:
         SYSTEM.sleep(0.001)
@@ -73,6 +74,7 @@ class Member:
 
     def progress(self, completed: int, replaying: bool, _timeout: float) -> int:
         self.calls.put("progress of what is replayed" if replaying else "progress")
+        self.completed = completed
         return completed + 1
 
     def replay(self, *_: object, **__: object) -> None:
@@ -143,8 +145,9 @@ def test_a_change_waits_for_what_is_sent_again_to_another_switch(
     if not lost:
         SYSTEM.sleep(0.3)
         assert member.calls.empty()
-        engine.replaying = False
+        engine.completed, engine.replaying = 3, False  # it lacked that
     assert member.calls.get(timeout=20) == ("progress of what is replayed" if lost else "progress")
+    assert member.completed == (2 if lost else 3)
     eventually(lambda: monitor.over is not None, 20)
 
 

@@ -164,7 +164,7 @@ class Progress(Bearing):
     completed: int = Field(ge=0, le=_COUNT, description="Collectives complete, as a prefix in call order.")
     replaying: bool = Field(
         False,
-        description="It lacks RESULTs of the present switch for packets that it had sent to an earlier one.",
+        description="It lacks RESULTs of the present switch, of collectives that it has completed.",
     )
 
 

@@ -87,7 +87,7 @@ class MembershipChanges:
 
         Args:
             token: the one that it shows; None for that of its newest admission.
-            replaying: it lacks RESULTs of the present switch for packets that it had sent to an earlier one.
+            replaying: it lacks RESULTs of the present switch, of collectives that it has completed.
         """
         job = self._changing(member)
         self._check_path(job)

@@ -751,6 +751,7 @@ void Engine::publish() {
     queue_.pop_front();
     if (sending_ > 0) --sending_;
     ++completed_;
+    completed_end_ = first->end;
     set_status(*first, first->ended);
   }
   if (queue_.empty() && busy_since_ >= 0) {

@@ -251,10 +251,11 @@ class Engine {
     auto lock = contend();
     return !broken_ && (suspended_ || replaying());
   }
-  // True from move() until this worker holds the new switch's RESULTs of all that it sends again, and so all workers have sent that.
+  // True from move() until this worker holds the new switch's RESULTs of all that it sends again, and so all workers have sent that. Of
+  // a halted engine, only until it holds those of complete collectives: no worker lacks any others.
   bool is_replaying() {
     auto lock = contend();
-    return !broken_ && replaying();
+    return !broken_ && (halted() ? first_missing(lowest_stripe()) < completed_end_ : replaying());
   }
   // The packet number whose RESULT was damaged twice, until move(); or for good, if the engine is broken by it.
   std::optional<uint64_t> damage() {
@@ -390,6 +391,11 @@ class Engine {
   uint64_t packet_number_of(const Stripe& stripe, uint64_t number) const {
     return stripes_.size() == 1 ? number : deal_.packet_number(static_cast<uint32_t>(&stripe - stripes_.data()), number);
   }
+  // The lowest packet number whose RESULT of the present switch is missing; the stripe where that is least.
+  uint64_t first_missing(const Stripe& stripe) const { return packet_number_of(stripe, stripe.window.base()); }
+  const Stripe& lowest_stripe() const {
+    return *std::ranges::min_element(stripes_, {}, [this](const Stripe& each) { return first_missing(each); });
+  }
   void make_check();
   void wipe_keys();
   void exchange_nonces();
@@ -453,6 +459,7 @@ class Engine {
   // rank that has left.
   std::atomic<uint32_t> generation_{0};
   uint64_t completed_ = 0, limit_ = 0, failed_from_ = UINT64_MAX;
+  uint64_t completed_end_ = 0;  // the packet number after those of the collectives that ended
   uint64_t begun_before_break_ = 0;
   std::atomic<bool> frozen_{false}, pause_requested_{false};
   bool pausing_ = false;  // frozen_ by a header, and pause_eventfd_ was not signalled yet

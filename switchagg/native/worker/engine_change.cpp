@@ -98,7 +98,7 @@ void Engine::adopt(std::unique_ptr<Port> port, const Admission& admission, std::
   attach(std::move(port), admission, std::move(more));
   ++generation_;
   calls_ = 0;
-  completed_ = limit_ = begun_before_break_ = 0;
+  completed_ = completed_end_ = limit_ = begun_before_break_ = 0;
   failed_from_ = UINT64_MAX;
   frozen_ = pausing_ = pause_requested_ = false;
   unions_.clear();

@@ -160,8 +160,7 @@ bool Engine::probe(int64_t timeout_ns) {
   auto lock = contend();
   changed_.wait(lock, [this] { return !driving_; });
   if (!broken_ || closing_) return false;
-  Stripe& stripe =
-      *std::ranges::min_element(stripes_, {}, [this](const Stripe& each) { return packet_number_of(each, each.window.base()); });
+  const Stripe& stripe = lowest_stripe();
   Port& port = *stripe.port;
   wire::Header asked;
   asked.op = static_cast<uint8_t>(wire::Op::SUM);
