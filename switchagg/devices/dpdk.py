@@ -28,7 +28,8 @@ from switchagg.errors import NetworkError, UsageError
 
 VARIABLE: Final = "SWITCHAGG_DPDK"
 _QUEUE: Final = 1024  # descriptors
-_POOL: Final = 16384 - 1  # mbufs; one less than a power of two is what its ring holds
+_POOL: Final = 16384  # mbufs
+_POOL_MORE: Final = 4096  # for each queue after the first
 _RECEIVE_FRAMES: Final = 2048  # that may wait: the queue and what is taken from it
 _HEADROOM: Final = 128
 _DATA_ROOM: Final = 2048
@@ -53,11 +54,13 @@ class DpdkSettings:
             ports that it finds are used.
         mtu: bytes of the largest IP packet; None for the ports' own.
         poll: look for packets all the time, with a whole core, and never sleep.
+        queues: of each port, each way: one for each thread of a switch.
     """
 
     arguments: str
     mtu: int | None = None
     poll: bool = False
+    queues: int = 1
 
     def __post_init__(self) -> None:
         try:
@@ -120,7 +123,10 @@ _OPS: Final = 128  # bytes of an entry
 _DEQUEUE: Final = 56
 _GET_COUNT: Final = 64
 _RXQ_INTERRUPTS: Final = 2
-_MTU: Final = 12  # in `rte_eth_conf`
+_RSS_UDP: Final = 1 << 2 | 1 << 5  # by IPv4 addresses, and by ports of UDP
+_MQ_MODE: Final = 8  # in `rte_eth_conf`; 1 is RSS
+_MTU: Final = 12
+_RSS_HASH: Final = 144
 _LIBRARIES: Final = ("eal", "mempool", "mbuf", "ethdev")
 
 
@@ -187,14 +193,14 @@ class DpdkPorts:
 
     def __init__(self, settings: DpdkSettings) -> None:
         self.settings = settings
+        # One less than a power of two is what the pool's ring holds.
+        self._mbufs = (1 << (_POOL + _POOL_MORE * (settings.queues - 1) - 1).bit_length()) - 1
+        self._room = _HEADROOM + max(_DATA_ROOM, (settings.mtu or 0) + 64)
         self._library = library = _Library()
         self._owner = ""
         self.version = library.version
         with _kept_output() as said:
             self._start_eal(said)
-            self._pool = self._make_pool()
-            _check_pool(library, self._pool, _POOL)
-            _check_mbufs(library, self._pool)
             self.numbers = [
                 number for number in range(_MOST_PORTS) if library.ethdev.rte_eth_dev_is_valid_port(number)
             ]
@@ -203,8 +209,15 @@ class DpdkPorts:
                     f"DPDK finds no port with the arguments {settings.arguments!r}; name a device with -a or "
                     f"--vdev, and install its driver{said()}"
                 )
+            for number in self.numbers:
+                self._configure(number, said)
+            self._pool = self._make_pool()
+            _check_pool(library, self._pool, self._mbufs)
+            _check_mbufs(library, self._pool)
             self.mtu = min(self._open_port(number, said) for number in self.numbers)
-        self._ports = [self._native_port(number) for number in self.numbers]
+        self._ports = [
+            self._native_port(number, queue) for number in self.numbers for queue in range(settings.queues)
+        ]
 
     # ---- start ----
 
@@ -219,7 +232,8 @@ class DpdkPorts:
         if "--no-huge" in words and not any(
             word.startswith("-m") or word == "--socket-mem" for word in words
         ):
-            words += ["-m", str(64 + _POOL * (_DATA_ROOM + 512) // 2**20)]
+            pages = -(-(self._room + 512) // 4096)  # of an mbuf, which begins in a page of its own
+            words += ["-m", str(64 + self._mbufs * pages * 4096 // 2**20)]
         if not any(word.startswith(("--file-prefix", "--in-memory", "--no-shconf")) for word in words):
             # Several processes on a host, and no file that outlives them.
             words.append("--no-shconf" if "--no-huge" in words else "--in-memory")
@@ -237,32 +251,21 @@ class DpdkPorts:
             raise UsageError(f"DPDK does not start with the arguments {shlex.join(words)!r}: {why}{said()}")
 
     def _make_pool(self) -> int:
-        room = _HEADROOM + max(_DATA_ROOM, (self.settings.mtu or 0) + 64)
-        pool = self._library.mbuf.rte_pktmbuf_pool_create(b"switchagg", _POOL, 0, 0, room, -1)
+        pool = self._library.mbuf.rte_pktmbuf_pool_create(b"switchagg", self._mbufs, 0, 0, self._room, -1)
         if not pool:
             raise NetworkError(
-                f"DPDK has no memory for {_POOL:,} packets: {self._library.error()}; give it more with -m"
+                f"DPDK has no memory for {self._mbufs:,} packets: {self._library.error()}; "
+                "give it more with -m"
             )
         return int(pool)
 
     def _open_port(self, number: int, said: _Said) -> int:
-        """Starts a port with one queue each way; returns its MTU."""
-        ethdev, name = self._library.ethdev, self.name(number)
+        """Starts a port; returns its MTU."""
+        ethdev = self._library.ethdev
 
         def checked(result: int, what: str) -> None:
-            if result < 0:
-                raise NetworkError(f"DPDK's port {name}: {what}: {os.strerror(-result)}{said()}")
+            self._checked(number, result, what, said)
 
-        configuration = ctypes.create_string_buffer(_STRUCT)
-        flags = ctypes.c_uint32.from_buffer(configuration, self._library.layout.interrupts)
-        flags.value = 0 if self.settings.poll else _RXQ_INTERRUPTS
-        ctypes.c_uint32.from_buffer(configuration, _MTU).value = self.settings.mtu or 0
-        if ethdev.rte_eth_dev_configure(number, 1, 1, configuration) < 0:
-            flags.value = 0  # a driver without interrupts
-            checked(
-                ethdev.rte_eth_dev_configure(number, 1, 1, configuration),
-                f"it takes no configuration, MTU {self.settings.mtu or 'unchanged'}",
-            )
         if self.settings.mtu is not None:
             result = ethdev.rte_eth_dev_set_mtu(number, self.settings.mtu)
             # Some drivers have nothing to set.
@@ -273,15 +276,52 @@ class DpdkPorts:
             "its queues",
         )
         pool = ctypes.c_void_p(self._pool)
-        checked(ethdev.rte_eth_rx_queue_setup(number, 0, receive, -1, None, pool), "no queue to receive with")
-        checked(ethdev.rte_eth_tx_queue_setup(number, 0, send, -1, None), "no queue to send with")
+        for queue in range(self.settings.queues):
+            result = ethdev.rte_eth_rx_queue_setup(number, queue, receive, -1, None, pool)
+            checked(result, "no queue to receive with")
+            checked(ethdev.rte_eth_tx_queue_setup(number, queue, send, -1, None), "no queue to send with")
         checked(ethdev.rte_eth_dev_start(number), "it does not start")
         mtu = ctypes.c_uint16()
         checked(ethdev.rte_eth_dev_get_mtu(number, ctypes.byref(mtu)), "it has no MTU")
-        room = max(_DATA_ROOM, (self.settings.mtu or 0) + 64) - 18
-        return min(mtu.value, room)
+        return min(mtu.value, self._room - _HEADROOM - 18)
 
-    def _native_port(self, number: int) -> list[int]:
+    def _checked(self, number: int, result: int, what: str, said: _Said) -> None:
+        if result < 0:
+            raise NetworkError(f"DPDK's port {self.name(number)}: {what}: {os.strerror(-result)}{said()}")
+
+    def _configure(self, number: int, said: _Said) -> None:
+        """Gives a port its queues; with interrupts, and packets spread by addresses, where it can do these.
+
+        Raises `UsageError` where it has fewer queues.
+        """
+        queues, name = self.settings.queues, self.name(number)
+        if queues > 1 and name.startswith("net_memif"):
+            # A memif writes into rings of queues that the other side does not have.
+            raise UsageError(f"threads is {queues}; accepted with DPDK's port {name}, a memif: 1")
+        configuration = ctypes.create_string_buffer(_STRUCT)
+        ctypes.c_uint32.from_buffer(configuration, _MTU).value = self.settings.mtu or 0
+        flags = ctypes.c_uint32.from_buffer(configuration, self._library.layout.interrupts)
+        mode = ctypes.c_uint32.from_buffer(configuration, _MQ_MODE)
+        spread = ctypes.c_uint64.from_buffer(configuration, _RSS_HASH)
+
+        def configure(count: int, interrupts: int, hashed: int) -> int:
+            flags.value, mode.value, spread.value = interrupts, int(hashed != 0), hashed
+            return int(self._library.ethdev.rte_eth_dev_configure(number, count, count, configuration))
+
+        for hashed in (_RSS_UDP, 0) if queues > 1 else (0,):
+            for interrupts in (0,) if self.settings.poll else (_RXQ_INTERRUPTS, 0):
+                result = configure(queues, interrupts, hashed)
+                if result >= 0:
+                    return
+        fewer = [count for count in range(1, queues) if configure(count, 0, 0) >= 0]
+        if fewer:
+            raise UsageError(
+                f"threads is {queues}; accepted with DPDK's port {name}: 1..{fewer[-1]}, its queues each way"
+            )
+        what = f"it takes no configuration, MTU {self.settings.mtu or 'unchanged'}"
+        self._checked(number, result, what, said)
+
+    def _native_port(self, number: int, queue: int) -> list[int]:
         library, layout = self._library, self._library.layout
         at = library.data(library.ethdev, "rte_eth_fp_ops") + number * _FP_OPS
         mac = ctypes.create_string_buffer(6)
@@ -291,12 +331,12 @@ class DpdkPorts:
             burst = _read(half + layout.burst)
             queues = _read(half + layout.queue)
             _check_function(library, burst, self.name(number))
-            found += [burst, _read(queues)]
+            found += [burst, _read(queues + 8 * queue)]
         interrupt = -1
-        if not self.settings.poll and library.ethdev.rte_eth_dev_rx_intr_enable(number, 0) == 0:
-            library.ethdev.rte_eth_dev_rx_intr_disable(number, 0)
-            interrupt = library.ethdev.rte_eth_dev_rx_intr_ctl_q_get_fd(number, 0)
-        return [number, *found, int.from_bytes(mac.raw, "big"), interrupt]
+        if not self.settings.poll and library.ethdev.rte_eth_dev_rx_intr_enable(number, queue) == 0:
+            library.ethdev.rte_eth_dev_rx_intr_disable(number, queue)
+            interrupt = library.ethdev.rte_eth_dev_rx_intr_ctl_q_get_fd(number, queue)
+        return [number, *found, int.from_bytes(mac.raw, "big"), interrupt, queue]
 
     # ---- use ----
 
@@ -365,7 +405,7 @@ class DpdkPorts:
     def description(self) -> str:
         """A line for people: version, ports, whether it sleeps."""
         names = ", ".join(self.name(number) for number in self.numbers)
-        interrupts = all(port[-1] >= 0 for port in self._ports)
+        interrupts = all(port[6] >= 0 for port in self._ports)
         waits = (
             "polls"
             if self.settings.poll

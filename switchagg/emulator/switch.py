@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -62,7 +63,8 @@ class Switch(SoftwareSwitch):
         dpdk: how to start DPDK, for that transport only.
         threads: that serve packets, 1..64. With several each has a socket at the same address and blocks of
             `BLOCK_SLOTS` consecutive slots of its own, and the kernel gives it their packets; a worker that
-            attaches has a link to each. Not with AF_XDP, DPDK, a rate, faults or a capture.
+            attaches has a link to each. On AF_XDP and DPDK each has queues of its own, of which the interface
+            or port must have as many. Not with a rate, faults or a capture.
 
     Raises `UsageError` for a value that cannot work and `SwitchError` on other systems than Linux.
     """
@@ -95,13 +97,11 @@ class Switch(SoftwareSwitch):
             raise UsageError(f"transport is {transport!r}; accepted: {', '.join(TRANSPORTS)}")
         if (dpdk is not None) != (transport == "dpdk"):
             raise UsageError(f"transport is {transport!r}, and dpdk {dpdk}; DPDK needs both")
-        if threads > 1 and (transport != "udp" or rate or self.faults or pcap):
-            raise UsageError(
-                f"threads is {threads}; accepted with AF_XDP, DPDK, a rate, faults or a capture: 1"
-            )
+        if threads > 1 and (rate or self.faults or pcap):
+            raise UsageError(f"threads is {threads}; accepted with a rate, faults or a capture: 1")
         self.threads = threads
         """That serve packets."""
-        self._dpdk = dpdk
+        self._dpdk = dpdk and replace(dpdk, queues=threads)
         self._transport_warnings: list[str] = []
         self.transport = transport
         """The way of packets from other hosts: "udp", "xdp" or "dpdk"."""

@@ -40,6 +40,11 @@ static_assert(offsetof(Mbuf, data_offset) == 16 && offsetof(Mbuf, flags) == 24 &
 
 Mbuf& mbuf(void* at) { return *static_cast<Mbuf*>(at); }
 
+DpdkSettings of_queue(DpdkSettings settings, uint32_t queue) {
+  std::erase_if(settings.ports, [queue](const DpdkPort& port) { return port.queue != queue; });
+  return settings;
+}
+
 template <typename To>
 To pointer(int64_t number) {
   return reinterpret_cast<To>(static_cast<uintptr_t>(number));
@@ -53,7 +58,7 @@ DpdkSettings dpdk_settings(const std::vector<std::vector<int64_t>>& ports, uint3
   for (const auto& port : ports)
     made.ports.push_back({static_cast<uint16_t>(port.at(0)), pointer<DpdkPort::Burst>(port.at(1)),
                           pointer<DpdkPort::Burst>(port.at(3)), pointer<void*>(port.at(2)), pointer<void*>(port.at(4)),
-                          static_cast<uint64_t>(port.at(5)), static_cast<int>(port.at(6))});
+                          static_cast<uint64_t>(port.at(5)), static_cast<int>(port.at(6)), static_cast<uint16_t>(port.at(7))});
   made.mtu = mtu;
   made.pool = pointer<void*>(static_cast<int64_t>(pool));
   made.dequeue = pointer<decltype(made.dequeue)>(functions.at(0));
@@ -65,15 +70,17 @@ DpdkSettings dpdk_settings(const std::vector<std::vector<int64_t>>& ports, uint3
   return made;
 }
 
-std::shared_ptr<FrameHost> dpdk_host(uint32_t ip, const DpdkSettings& settings) {
-  auto host = FrameHost::named("dpdk", [&] { return std::make_unique<FrameHost>(std::make_unique<DpdkDevice>(settings), ip); });
-  if (host->ip() != ip)
+FrameHost::Hosts dpdk_hosts(uint32_t ip, const DpdkSettings& settings, uint32_t threads) {
+  const auto make = [&](uint32_t thread, const FrameHost::Hosts&) { return std::make_unique<DpdkDevice>(settings, thread); };
+  auto hosts = FrameHost::named("dpdk", ip, threads, make);
+  if (hosts[0]->ip() != ip)
     throw std::system_error(EADDRINUSE, std::generic_category(), "this process's DPDK ports have another address already");
-  return host;
+  return hosts;
 }
 
-DpdkDevice::DpdkDevice(const DpdkSettings& settings) : settings_(settings), leaving_(settings.ports.size()) {
-  came_.reserve(kBurst * settings.ports.size());
+DpdkDevice::DpdkDevice(const DpdkSettings& settings, uint32_t queue)
+    : settings_(of_queue(settings, queue)), leaving_(settings_.ports.size()) {
+  came_.reserve(kBurst * settings_.ports.size());
 }
 
 DpdkDevice::~DpdkDevice() {
@@ -178,7 +185,7 @@ bool DpdkDevice::wait(std::span<const int> more, int64_t timeout_ns) {
   bool interrupts = !settings_.poll;
   for (const DpdkPort& port : settings_.ports) interrupts &= port.interrupt >= 0 && count < fds.size();
   const auto turn = [&](auto function) {
-    for (const DpdkPort& port : settings_.ports) function(port.number, uint16_t{0});
+    for (const DpdkPort& port : settings_.ports) function(port.number, port.queue);
   };
   if (interrupts) {
     for (const DpdkPort& port : settings_.ports) fds[count++] = {port.interrupt, POLLIN, 0};

@@ -1,5 +1,6 @@
-// Ports of DPDK, one queue each way. Nothing of DPDK is linked or included: switchagg/devices/dpdk.py starts it, checks its
-// layouts, and hands over the functions that move packets (rte_eth_fp_ops) and those of the memory pool.
+// Ports of DPDK, one queue each way; of a switch with several threads each has a device with another queue of each port. Nothing
+// of DPDK is linked or included: switchagg/devices/dpdk.py starts it, checks its layouts, and hands over the functions that move
+// packets (rte_eth_fp_ops) and those of the memory pool.
 //
 //      receive()  rx_burst -> views of mbufs               release()  rte_pktmbuf_free_bulk
 //      reserve()  an mbuf of the pool                      flush()    tx_burst
@@ -25,10 +26,11 @@ struct DpdkPort {
   void *receive_queue, *transmit_queue;
   uint64_t mac;
   int interrupt;  // a descriptor, or -1
+  uint16_t queue;
 };
 
 struct DpdkSettings {
-  std::vector<DpdkPort> ports;
+  std::vector<DpdkPort> ports;  // with each of their queues
   uint32_t mtu;
   void* pool;
   int (*dequeue)(void* pool, void** objects, unsigned count);  // of the pool
@@ -41,7 +43,7 @@ struct DpdkSettings {
 
 class DpdkDevice : public FrameDevice {
  public:
-  explicit DpdkDevice(const DpdkSettings& settings);
+  DpdkDevice(const DpdkSettings& settings, uint32_t queue);
   ~DpdkDevice() override;
 
   uint16_t interfaces() const override { return static_cast<uint16_t>(settings_.ports.size()); }
@@ -65,7 +67,7 @@ class DpdkDevice : public FrameDevice {
   };
   void look() const;
 
-  const DpdkSettings settings_;
+  const DpdkSettings settings_;              // with ports of the device's queue alone
   std::vector<std::vector<void*>> leaving_;  // by port
   std::vector<void*> spare_;                 // mbufs of the pool
   std::vector<void*> back_;                  // to free
@@ -78,10 +80,11 @@ class DpdkDevice : public FrameDevice {
   mutable std::atomic<size_t> there_{0};
 };
 
-// This process's host on its DPDK ports. Throws std::system_error if it has another address already.
-std::shared_ptr<FrameHost> dpdk_host(uint32_t ip, const DpdkSettings& settings);
+// This process's hosts on its DPDK ports, for so many threads, which have a queue each. Throws std::system_error if they have
+// another address already.
+FrameHost::Hosts dpdk_hosts(uint32_t ip, const DpdkSettings& settings, uint32_t threads);
 
-// Settings as Python has them. A port is (number, rx_burst, its queue, tx_burst, its queue, MAC, descriptor or -1);
+// Settings as Python has them. A port is (number, rx_burst, its queue, tx_burst, its queue, MAC, descriptor or -1, queue);
 // `functions`: dequeue, free_bulk, interrupt_on, interrupt_off.
 DpdkSettings dpdk_settings(const std::vector<std::vector<int64_t>>& ports, uint32_t mtu, uint64_t pool,
                            const std::vector<int64_t>& functions, uint32_t receive_frames, bool poll);

@@ -14,6 +14,7 @@ namespace switchagg {
 namespace {
 
 constexpr int64_t kSilentNs = 1'000'000'000;  // after which a neighbour is looked for again
+constexpr int64_t kTellNs = 200'000'000;      // between two times that the other hosts are told
 constexpr int64_t kAskNs = 20'000'000;        // between two ARP requests for a neighbour
 constexpr size_t kMaxWaiting = 512;           // datagrams that wait for a port
 constexpr size_t kMaxNeighbours = 4096;
@@ -23,15 +24,21 @@ constexpr uint32_t kAccounted = 2048;         // bytes that a frame which waits 
 
 }  // namespace
 
-std::shared_ptr<FrameHost> FrameHost::named(const std::string& name, const std::function<std::unique_ptr<FrameHost>()>& make) {
+FrameHost::Hosts FrameHost::named(const std::string& name, uint32_t ip, uint32_t threads, const MakeDevice& make) {
   static std::mutex lock;
   static std::unordered_map<std::string, std::weak_ptr<FrameHost>> hosts;
   std::lock_guard guard(lock);
-  std::shared_ptr<FrameHost> found = hosts[name].lock();
-  if (found && !found->abandoned_) return found;  // a forked child makes its own
-  found = make();
-  hosts[name] = found;
-  return found;
+  Hosts all;
+  for (uint32_t thread = 0; thread < threads; ++thread) {
+    std::weak_ptr<FrameHost>& known = hosts[name + ' ' + std::to_string(thread) + '/' + std::to_string(threads)];
+    std::shared_ptr<FrameHost> found = known.lock();
+    if (!found || found->abandoned_) {  // a forked child makes its own
+      auto shared = thread ? all[0]->shared_ : threads > 1 ? std::make_shared<SharedNeighbours>() : nullptr;
+      known = found = std::make_shared<FrameHost>(make(thread, all), ip, std::move(shared));
+    }
+    all.push_back(std::move(found));
+  }
+  return all;
 }
 
 uint32_t FrameHost::receive_bytes() const { return device_->receive_frames() * kAccounted; }
@@ -115,6 +122,10 @@ void FrameHost::on_frame(const DeviceFrame& frame, DatagramPort& taker, std::vec
     learned.mac = view->source_mac;
     learned.interface = frame.interface;
     learned.heard = now_ns();
+    if (shared_ && learned.heard - learned.told > kTellNs) {
+      learned.told = learned.heard;
+      shared_->put(view->source.ip, learned, false);
+    }
   }
   const Received datagram = Received::whole(view->payload, view->payload_bytes, view->source);
   if (port == &taker) {
@@ -143,11 +154,13 @@ void FrameHost::on_other(const DeviceFrame& frame) {
     return;
   }
   if (arp) {  // a request too says who sent it; only those whom somebody has asked for are kept
+    const Neighbour told{load48(frame.data + kEthernetBytes + 8), frame.interface, now_ns()};
     if (const auto found = neighbours_.find(view.arp_sender); found != neighbours_.end() && found->second.asked) {
-      found->second.mac = load48(frame.data + kEthernetBytes + 8);
-      found->second.interface = frame.interface;
-      found->second.heard = now_ns();
+      found->second.mac = told.mac;
+      found->second.interface = told.interface;
+      found->second.heard = told.heard;
     }
+    if (shared_) shared_->put(view.arp_sender, told, true);
     if (view.traffic != Traffic::arp) return;  // no request
   }
   uint8_t* const answer = frame.size <= device_->largest_frame() ? device_->reserve(frame.interface, frame.size) : nullptr;
@@ -162,19 +175,26 @@ void FrameHost::on_other(const DeviceFrame& frame) {
 void FrameHost::ask(uint32_t ip, Neighbour& neighbour, int64_t now) {
   if (neighbour.asked && now - neighbour.asked < kAskNs) return;
   neighbour.asked = now;
+  if (shared_) shared_->expect(ip);
   for (uint16_t i = 0; i < device_->interfaces(); ++i)
     if (uint8_t* const frame = device_->reserve(i, kArpFrameBytes)) write_arp_request(frame, device_->mac(i), ip_, ip);
 }
 
 // True if the device can send to a peer. Else the kernel has to, or an ARP request has been sent.
 bool FrameHost::known(Endpoint to, int64_t now, Neighbour& found) {
-  const auto entry = neighbours_.find(to.ip);
-  const bool heard = entry != neighbours_.end() && entry->second.heard;
-  const bool fresh = heard && now - entry->second.heard < kSilentNs;
-  if (!fresh && !device_->shared_with_kernel() && (entry != neighbours_.end() || neighbours_.size() < kMaxNeighbours))
-    ask(to.ip, entry != neighbours_.end() ? entry->second : neighbours_[to.ip], now);
-  if (!fresh && (device_->shared_with_kernel() || !heard)) return false;
-  found = neighbours_[to.ip];
+  const bool asks = !device_->shared_with_kernel();
+  auto entry = neighbours_.find(to.ip);
+  if (entry == neighbours_.end() && (asks || shared_) && neighbours_.size() < kMaxNeighbours)
+    entry = neighbours_.try_emplace(to.ip).first;
+  if (entry == neighbours_.end()) return false;
+  Neighbour& neighbour = entry->second;
+  const auto fresh = [&] { return neighbour.heard && now - neighbour.heard < kSilentNs; };
+  if (shared_ && !fresh()) shared_->look(to.ip, neighbour);
+  if (!fresh()) {
+    if (asks) ask(to.ip, neighbour, now);
+    if (!asks || !neighbour.heard) return false;
+  }
+  found = neighbour;
   return true;
 }
 
@@ -264,7 +284,7 @@ void DatagramPort::send(std::span<const Endpoint> to, std::span<const Segment> s
   const int64_t now = now_ns();
   for (const Endpoint& peer : to) {
     std::unique_lock guard(host_->lock_);
-    FrameHost::Neighbour neighbour;
+    Neighbour neighbour;
     const bool known = (fits || !udp_) && host_->known(peer, now, neighbour);
     if (known) {
       counters_.packets_out += segments.size();

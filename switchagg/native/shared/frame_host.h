@@ -13,6 +13,9 @@
 // for a second go through it, so that the kernel finds the way and resolves the address, and so do those that are larger than
 // the interface carries; what the device leaves to the kernel, such as fragments, is received through it. Without the kernel (DPDK) the host asks and answers ARP itself, and
 // answers echo requests.
+//
+// Of a switch with several threads each has a host of this address, with queues of its own. A neighbour's frames come to one of
+// them, so what one learns it tells the others, a few times a second.
 #pragma once
 
 #include <atomic>
@@ -38,14 +41,58 @@ struct HostCounters {
   uint64_t not_open = 0;     // dropped: for another address or port
   uint64_t too_large = 0;    // dropped: larger than the interface carries
   uint64_t no_room = 0;      // dropped by the device: earlier frames had not left
+
+  HostCounters& operator+=(const HostCounters& o) {
+    using C = HostCounters;
+    for (uint64_t C::* each : {&C::malformed, &C::unaddressed, &C::not_open, &C::too_large, &C::no_room}) this->*each += o.*each;
+    return *this;
+  }
+};
+
+struct Neighbour {
+  uint64_t mac = 0;
+  uint16_t interface = 0;
+  int64_t heard = 0;  // 0: never
+  int64_t asked = 0;
+  int64_t told = 0;   // to the other hosts
+};
+
+// The neighbours that several hosts know, by address.
+class SharedNeighbours {
+ public:
+  void expect(uint32_t ip) {
+    std::lock_guard guard(lock_);
+    all_.try_emplace(ip);
+  }
+  void put(uint32_t ip, const Neighbour& neighbour, bool expected_only) {
+    std::lock_guard guard(lock_);
+    if (!expected_only || all_.contains(ip)) all_[ip] = neighbour;
+  }
+  // Replaces what was heard before.
+  void look(uint32_t ip, Neighbour& neighbour) {
+    std::lock_guard guard(lock_);
+    const auto found = all_.find(ip);
+    if (found == all_.end() || found->second.heard <= neighbour.heard) return;
+    neighbour.mac = found->second.mac;
+    neighbour.interface = found->second.interface;
+    neighbour.heard = found->second.heard;
+  }
+
+ private:
+  std::mutex lock_;
+  std::unordered_map<uint32_t, Neighbour> all_;
 };
 
 class FrameHost {
  public:
-  FrameHost(std::unique_ptr<FrameDevice> device, uint32_t ip) : device_(std::move(device)), ip_(ip) {}
+  FrameHost(std::unique_ptr<FrameDevice> device, uint32_t ip, std::shared_ptr<SharedNeighbours> shared = {})
+      : device_(std::move(device)), ip_(ip), shared_(std::move(shared)) {}
 
-  // The host of this name in this process; `make` makes the first one, which lives as long as anybody has it.
-  static std::shared_ptr<FrameHost> named(const std::string& name, const std::function<std::unique_ptr<FrameHost>()>& make);
+  // The hosts of this name in this process, one for each thread of a switch. They live as long as anybody has them. `make` makes
+  // a thread's device, when those of the threads before it are there.
+  using Hosts = std::vector<std::shared_ptr<FrameHost>>;
+  using MakeDevice = std::function<std::unique_ptr<FrameDevice>(uint32_t thread, const Hosts& before)>;
+  static Hosts named(const std::string& name, uint32_t ip, uint32_t threads, const MakeDevice& make);
 
   FrameDevice& device() { return *device_; }
   uint32_t ip() const { return ip_; }
@@ -56,13 +103,6 @@ class FrameHost {
 
  private:
   friend class DatagramPort;
-  struct Neighbour {
-    uint64_t mac = 0;
-    uint16_t interface = 0;
-    int64_t heard = 0;  // 0: never
-    int64_t asked = 0;
-  };
-
   void add(DatagramPort& port);  // throws std::system_error: EADDRINUSE
   void remove(DatagramPort& port);
   void take(DatagramPort& port, std::vector<Received>& into);
@@ -75,6 +115,7 @@ class FrameHost {
 
   std::unique_ptr<FrameDevice> device_;
   const uint32_t ip_;
+  const std::shared_ptr<SharedNeighbours> shared_;  // of several hosts, or nullptr
   bool abandoned_ = false;
   std::mutex lock_;  // of what is below, and of the device
   std::unordered_map<uint16_t, DatagramPort*> ports_;

@@ -115,7 +115,8 @@ struct XdpDevice::Queue {
   }
 };
 
-XdpDevice::XdpDevice(const std::string& interface) : name_(interface) {
+XdpDevice::XdpDevice(const std::string& interface, uint32_t thread, uint32_t threads, std::shared_ptr<RedirectProgram> program)
+    : name_(interface), program_(std::move(program)) {
   const Facts facts = facts_of(interface);
   const uint32_t frame = static_cast<uint32_t>(facts.mtu) + kEthernetBytes;
   chunk_ = frame + kHeadroom <= 2048 ? 2048 : 4096;
@@ -124,14 +125,20 @@ XdpDevice::XdpDevice(const std::string& interface) : name_(interface) {
                             std::to_string(chunk_ - kHeadroom - kEthernetBytes) + " bytes");
   mac_ = facts.mac;
   largest_ = frame;
-  program_ = std::make_unique<RedirectProgram>(facts.index, chunk_ - kHeadroom, kMostQueues);
-  for (uint32_t number = 0; number < kMostQueues; ++number) {
+  if (!program_) program_ = std::make_shared<RedirectProgram>(facts.index, chunk_ - kHeadroom, kMostQueues);
+  const auto too_few = [=] {
+    fail_with(EINVAL, "it has " + std::to_string(thread) + " queues to use, and the switch " + std::to_string(threads) +
+                          " threads (ethtool -L " + interface + " combined " + std::to_string(threads) + ")");
+  };
+  if (thread >= kMostQueues) too_few();
+  for (uint32_t number = thread; number < kMostQueues; number += threads) {
     try {
       add_queue(facts.index, number);
     } catch (const std::system_error& error) {
       // EINVAL: there is no such queue. Frames of a queue without a socket stay with the kernel, which is right but slow.
-      if (number == 0) throw;
-      break;
+      if (number > thread) break;
+      if (thread > 0 && error.code().value() == EINVAL) too_few();
+      throw;
     }
   }
 }
@@ -144,7 +151,7 @@ void XdpDevice::add_queue(int interface, uint32_t number) {
   q.socket = Descriptor(socket(AF_XDP, SOCK_RAW | SOCK_CLOEXEC, 0));
   if (!q.socket) fail("opening an AF_XDP socket");
   const int fd = q.socket.get();
-  const bool sends = number == 0;
+  const bool sends = queues_.empty();
   q.receive_chunks = sends ? kReceiveChunks : kFewestChunks;
   const uint32_t chunks = q.receive_chunks + (sends ? kSendChunks : 0);
   q.memory = PacketMemory(size_t{chunks} * chunk_);
@@ -194,10 +201,10 @@ void XdpDevice::add_queue(int interface, uint32_t number) {
   queues_.push_back(std::move(made));
 }
 
-std::string XdpDevice::description() const {
+std::string XdpDevice::description(size_t queues) const {
   return name_ + (program_->in_driver() ? ", in the driver" : ", behind the driver") +
-         (queues_[0]->zero_copy ? ", without a copy, " : ", with a copy, ") + std::to_string(queues_.size()) +
-         (queues_.size() == 1 ? " queue" : " queues");
+         (queues_[0]->zero_copy ? ", without a copy, " : ", with a copy, ") + std::to_string(queues) +
+         (queues == 1 ? " queue" : " queues");
 }
 
 uint32_t XdpDevice::receive_frames() const { return queues_[0]->receive_chunks; }
@@ -285,13 +292,18 @@ bool XdpDevice::wait(std::span<const int> more, int64_t timeout_ns) {
   return ppoll(fds.data(), count, timeout_ns >= 0 ? &limit : nullptr, nullptr) != 0;
 }
 
-std::shared_ptr<FrameHost> xdp_host(uint32_t ip, std::string& description) {
+FrameHost::Hosts xdp_hosts(uint32_t ip, uint32_t threads, std::string& description) {
   const std::string interface = interface_of(ip);
+  const auto device = [](const std::shared_ptr<FrameHost>& host) -> XdpDevice& { return static_cast<XdpDevice&>(host->device()); };
   try {
-    auto host = FrameHost::named("xdp " + interface + " " + std::to_string(ip),
-                                 [&] { return std::make_unique<FrameHost>(std::make_unique<XdpDevice>(interface), ip); });
-    description = static_cast<XdpDevice&>(host->device()).description();
-    return host;
+    size_t queues = 0;
+    const auto make = [&](uint32_t thread, const FrameHost::Hosts& before) {
+      return std::make_unique<XdpDevice>(interface, thread, threads, before.empty() ? nullptr : device(before[0]).program());
+    };
+    auto hosts = FrameHost::named("xdp " + interface + " " + std::to_string(ip), ip, threads, make);
+    for (const auto& host : hosts) queues += device(host).queues();
+    description = device(hosts[0]).description(queues);
+    return hosts;
   } catch (const std::system_error& error) {
     std::string what = error.what();
     if (const std::string tail = ": " + error.code().message(); what.ends_with(tail)) what.resize(what.size() - tail.size());

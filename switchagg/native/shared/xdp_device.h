@@ -4,7 +4,8 @@
 //
 //      queue 0: [fill] [rx] [tx] [completion] + memory        queue 1: [fill] [rx] + memory        ...
 //
-// Everything is sent by queue 0. The kernel is called only when it asks for it (XDP_USE_NEED_WAKEUP).
+// Everything is sent by the first of a device's queues. Of a switch with several threads each has a device, with every so many-th
+// queue. The kernel is called only when it asks for it (XDP_USE_NEED_WAKEUP).
 #pragma once
 
 #include <memory>
@@ -19,7 +20,9 @@ namespace switchagg {
 
 class XdpDevice : public FrameDevice {
  public:
-  explicit XdpDevice(const std::string& interface);  // throws std::system_error that says what was refused
+  // Throws std::system_error that says what was refused. `program`: of the devices before this one.
+  explicit XdpDevice(const std::string& interface, uint32_t thread = 0, uint32_t threads = 1,
+                     std::shared_ptr<RedirectProgram> program = {});
   ~XdpDevice() override;
 
   uint16_t interfaces() const override { return 1; }
@@ -38,7 +41,9 @@ class XdpDevice : public FrameDevice {
   void abandon() override;
   uint64_t no_room() const override { return no_room_; }
 
-  std::string description() const;  // such as "eth0, in the driver, without a copy, 4 queues"
+  std::string description(size_t queues) const;  // such as "eth0, in the driver, without a copy, 4 queues"
+  size_t queues() const { return queues_.size(); }
+  const std::shared_ptr<RedirectProgram>& program() const { return program_; }
 
  private:
   struct Queue;
@@ -48,13 +53,14 @@ class XdpDevice : public FrameDevice {
   const std::string name_;
   uint64_t mac_ = 0;
   uint32_t largest_ = 0, chunk_ = 0;
-  std::unique_ptr<RedirectProgram> program_;
+  std::shared_ptr<RedirectProgram> program_;
   std::vector<std::unique_ptr<Queue>> queues_;
   size_t turn_ = 0;  // the queue that is read first
   uint64_t no_room_ = 0;
 };
 
-// This process's host of an address, on the interface that has it. Throws std::system_error that names the interface.
-std::shared_ptr<FrameHost> xdp_host(uint32_t ip, std::string& description);
+// This process's hosts of an address, on the interface that has it, for so many threads. Throws std::system_error that names the
+// interface.
+FrameHost::Hosts xdp_hosts(uint32_t ip, uint32_t threads, std::string& description);
 
 }  // namespace switchagg

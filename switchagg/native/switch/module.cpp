@@ -417,8 +417,11 @@ nb::dict ether_counters(NativeSwitch& self) {
 
 // Datagrams that a device dropped; empty on a socket of the kernel.
 nb::dict host_counters(NativeSwitch& self) {
-  if (!self.host()) return {};
-  const HostCounters c = without_gil([&] { return self.host()->counters(); });
+  if (self.hosts().empty()) return {};
+  HostCounters c;
+  without_gil([&] {
+    for (const auto& host : self.hosts()) c += host->counters();
+  });
   return to_dict({{"malformed", c.malformed}, {"unaddressed", c.unaddressed}, {"not_open", c.not_open}, {"too_large", c.too_large},
                   {"no_room", c.no_room}});
 }

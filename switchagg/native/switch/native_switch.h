@@ -66,7 +66,7 @@ class NativeSwitch {
     const Endpoint local = to_endpoint({address, 0});
     return without_gil([&] {
       std::string description;
-      host_ = xdp_host(local.ip, description);
+      hosts_ = xdp_hosts(local.ip, static_cast<uint32_t>(loops_->size()), description);
       return description;
     });
   }
@@ -74,42 +74,42 @@ class NativeSwitch {
   // open() then takes packets from the process's DPDK ports, whose address this is; and no links.
   void use_dpdk(const std::string& address, const DpdkSettings& settings) {
     const Endpoint local = to_endpoint({address, 0});
-    without_gil([&] { host_ = dpdk_host(local.ip, settings); });
+    without_gil([&] { hosts_ = dpdk_hosts(local.ip, settings, static_cast<uint32_t>(loops_->size())); });
   }
 
   // Takes over `capture`, the descriptor of a file or -1, even if this throws. Of several threads each has a socket of the
-  // kernel's and links of its own, and there are no devices.
+  // kernel's and links of its own, or queues of a device, and there are neither rates, faults nor a capture.
   void open(const Address& address, int receive_buffer, bool offload, const std::optional<RateSettings>& rate,
             const std::optional<FaultSettings>& faults, int capture, bool links) {
     Descriptor file(capture);
+    const auto threads = static_cast<uint32_t>(loops_->size());
     UdpOptions options;
     options.bind = to_endpoint(address);
     options.receive_buffer = receive_buffer;
     options.offload = offload;
-    options.share_address = loops_->size() > 1;
+    options.share_address = threads > 1;
     options.show_strangers = static_cast<bool>(file);
     without_gil([&] {
-      std::unique_ptr<UdpPort> udp;
-      if (!host_ || host_->device().shared_with_kernel()) udp = std::make_unique<UdpPort>(options);
-      udp_ = udp.get();
-      if (options.share_address) {
-        if (host_ || rate || faults || file) throw std::logic_error("devices know one thread");
-        options.bind = udp->local();
-        udp->cut_at_blocks(wire::kBlockSlots);
+      if (threads > 1 && (rate || faults || file)) throw std::logic_error("devices know one thread");
+      for (uint32_t thread = 0; thread < threads; ++thread) {
+        std::unique_ptr<UdpPort> udp;
+        if (hosts_.empty() || hosts_[0]->device().shared_with_kernel()) {
+          udp = std::make_unique<UdpPort>(options);
+          if (threads > 1) udp->cut_at_blocks(wire::kBlockSlots);
+          if (thread == 0) udp_ = udp.get();
+          options.bind = udp->local();
+        } else if (!options.bind.port) {
+          options.bind.port = hosts_[0]->free_port();
+        }
+        std::unique_ptr<Port> port;
+        if (hosts_.empty()) {
+          port = with_links(std::move(udp), links);
+        } else {
+          port = std::make_unique<DatagramPort>(hosts_[thread], udp, options.bind, std::nullopt);
+        }
+        (thread == 0 ? port_ : others_.emplace_back()) = std::move(port);
       }
-      if (host_) {
-        Endpoint local = udp ? udp->local() : options.bind;
-        if (!local.port) local.port = host_->free_port();
-        port_ = std::make_unique<DatagramPort>(host_, udp, local, std::nullopt);
-      } else {
-        port_ = with_links(std::move(udp), links);
-      }
-      while (others_.size() + 1 < loops_->size()) {
-        auto other = std::make_unique<UdpPort>(options);
-        other->cut_at_blocks(wire::kBlockSlots);
-        others_.push_back(with_links(std::move(other), links));
-      }
-      if (options.share_address) udp_->steer_by_slot(static_cast<uint32_t>(loops_->size()));
+      if (udp_ && threads > 1) udp_->steer_by_slot(threads);
       add_devices(rate, faults, std::move(file), false);
       start();
     });
@@ -172,7 +172,7 @@ class NativeSwitch {
     if (capture_) capture_->finish();
     for (HubPort* const hub : hubs_) hub->end_links();
     abandon_ports();
-    host_.reset();
+    hosts_.clear();
   }
 
   // In a forked child: closes the parent's descriptors.
@@ -188,10 +188,10 @@ class NativeSwitch {
   const UdpPort* udp() const { return udp_; }  // nullptr on DPDK, and before open()
   Endpoint local() const { return port_ ? port_->local() : Endpoint{}; }
   uint32_t receive_buffer() const {
-    if (host_) return host_->receive_bytes();
+    if (!hosts_.empty()) return hosts_[0]->receive_bytes();
     return udp_ ? static_cast<uint32_t>(udp_->receive_buffer()) : 0;
   }
-  const std::shared_ptr<FrameHost>& host() const { return host_; }
+  const FrameHost::Hosts& hosts() const { return hosts_; }
   EtherPort& ether() {
     loops();
     if (!ether_) throw std::runtime_error("this switch is on a UDP port");
@@ -254,7 +254,7 @@ class NativeSwitch {
 
   std::unique_ptr<Port> port_;  // the first loop's; close() closes it but keeps it, with its counters
   std::vector<std::unique_ptr<Port>> others_;  // of the other loops
-  std::shared_ptr<FrameHost> host_;
+  FrameHost::Hosts hosts_;  // of the threads, on AF_XDP or DPDK
   UdpPort* udp_ = nullptr;
   std::vector<HubPort*> hubs_;  // by loop
   FramePort* frames_ = nullptr;

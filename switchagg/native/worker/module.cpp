@@ -62,7 +62,7 @@ class Socket {
     gro = port_->gro();
   }
   // An endpoint on the process's DPDK ports, without a socket of the kernel. Throws std::system_error.
-  Socket(uint32_t ip, const DpdkSettings& settings) : gso(false), gro(false), host_(dpdk_host(ip, settings)) {
+  Socket(uint32_t ip, const DpdkSettings& settings) : gso(false), gro(false), host_(dpdk_hosts(ip, settings, 1)[0]) {
     local = {ip, host_->free_port()};
     receive_buffer_bytes = static_cast<int>(host_->receive_bytes());
   }
@@ -70,7 +70,7 @@ class Socket {
   // that says what was refused; the socket is then as before.
   std::string use_xdp() {
     std::string description;
-    host_ = xdp_host(local.ip, description);
+    host_ = xdp_hosts(local.ip, 1, description)[0];
     receive_buffer_bytes = static_cast<int>(host_->receive_bytes());
     return description;
   }

@@ -91,7 +91,10 @@ def memif(seed: int, folder: Path) -> Any:
 
 
 def af_packet(seed: int, _folder: Path) -> Any:
-    """Four workers and a switch by packet sockets on veth, with 2 % loss. The kernel has no address there."""
+    """Four workers and a switch by packet sockets on veth, with 2 % loss; three, and two threads of a switch.
+
+    The kernel has no address there.
+    """
     rack = Rack(5)
     try:
         vdev = f"{ALONE} --vdev=net_af_packet0,iface=data"
@@ -100,7 +103,10 @@ def af_packet(seed: int, _folder: Path) -> Any:
         options = ["--transport", "dpdk", "--dpdk", vdev, "--loss", "0.02", "--seed", str(seed)]
         url = rack.start_switch(*options)["controller"]
         os.environ["SWITCHAGG_DPDK"] = vdev
-        return rack.run_workers(url, ["dpdk"] * 4, job="dpdk")
+        found = {"loss": rack.run_workers(url, ["dpdk"] * 4, job="dpdk")}
+        options = ["--transport", "dpdk", "--dpdk", f"{vdev},qpairs=2", "--threads", "2"]
+        url = rack.start_switch(*options)["controller"]
+        return found | {"threads": rack.run_workers(url, ["dpdk"] * 3, job="threads")}
     finally:
         rack.close()
 
@@ -234,6 +240,7 @@ def refused(_seed: int, _folder: Path) -> Any:
         "no port": {"arguments": ALONE},
         "no memory": {"arguments": f"{ALONE} -m 8 --vdev=net_ring0"},
         "mtu": {"arguments": f"{ALONE} --vdev=net_ring0", "mtu": 600},
+        "few queues": {"arguments": f"{ALONE} --vdev=net_ring0", "queues": 17},
         "layout": {"arguments": f"{ALONE} --vdev=net_ring0", "offset": ["_MBUF", "pkt_len", 40]},
         "pool": {"arguments": f"{ALONE} --vdev=net_ring0", "offset": ["_MEMPOOL_OPS", None, 64]},
         "burst": {"arguments": f"{ALONE} --vdev=net_ring0", "offset": ["LAYOUTS", 23, 24]},
@@ -265,7 +272,7 @@ def attempt(_seed: int, case: Path) -> Any:
         else:
             getattr(dpdk, name)[key] = value
     try:
-        ports = start(DpdkSettings(given["arguments"], given.get("mtu")))
+        ports = start(DpdkSettings(given["arguments"], given.get("mtu"), queues=given.get("queues", 1)))
         socket = _native.Socket.on_dpdk(0x0A000001, **ports.native_arguments("workers"))
         admission = _native.Admission(
             switch_ip=0x0A0000FE, switch_port=48879, job=1, token=1, result_token=2, base=0, slots=16,

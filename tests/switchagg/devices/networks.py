@@ -63,10 +63,11 @@ def _last_line(before: list[str], module: str, arguments: tuple[str, ...], timeo
     return json.loads(run.stdout.splitlines()[-1])
 
 
-def pair(address: str = "10.0.0.254/24", mtu: int = 1500) -> None:
+def pair(address: str = "10.0.0.254/24", mtu: int = 1500, queues: int = 1) -> None:
     """Makes interface "near" with an address, and "far", whose frames the test sends and reads itself."""
     ip("link", "set", "lo", "up")
-    ip("link", "add", "near", "mtu", str(mtu), "type", "veth", "peer", "name", "far", "mtu", str(mtu))
+    each = ("mtu", str(mtu), "numtxqueues", str(queues), "numrxqueues", str(queues))
+    ip("link", "add", "near", *each, "type", "veth", "peer", "name", "far", *each)
     for name in ("near", "far"):
         with open(f"/proc/sys/net/ipv6/conf/{name}/disable_ipv6", "w", encoding="ascii") as file:
             file.write("1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -55,14 +56,38 @@ def test_sums_by_memif_are_exact_with_faults(tmp_path: Path) -> None:
     found = process(_SCENARIOS, "memif", str(seed_of_this_run()), str(tmp_path))
     assert [len(found["loss"]), len(found["faults"])] == [4, 2]
     _assert_exact(found["loss"] + found["faults"])
+    vdev = f"--no-huge --no-pci --vdev=net_memif0,role=server,socket={tmp_path}/threads"
+    said = process(_SCENARIOS, "attempt", "0", json.dumps({"arguments": vdev, "queues": 2}))
+    assert "UsageError: threads is 2; accepted with DPDK's port net_memif0, a memif: 1" in said
 
 
 @_needs("af_packet")
 @pytest.mark.skipif(bool(why_no_xdp()), reason="needs root and network namespaces")
 def test_sums_by_packet_sockets_are_exact_with_loss(tmp_path: Path) -> None:
     found = alone(_SCENARIOS, "af_packet", str(seed_of_this_run()), str(tmp_path))
-    assert len(found) == 4
-    _assert_exact(found)
+    assert len(found["loss"]) == 4
+    _assert_exact(found["loss"])
+    assert [(each["exact"], each["transport"], each["warnings"]) for each in found["threads"]] == [
+        (True, "dpdk", [])
+    ] * 3
+
+
+@_needs("af_packet")
+@pytest.mark.skipif(bool(why_no_xdp()), reason="needs root and network namespaces")
+def test_two_threads_have_a_queue_each() -> None:
+    found = alone("tests.switchagg.devices.two_threads", "dpdk", str(seed_of_this_run()))
+    assert (found["exact"], found["results"], found["warnings"]) == (16 * 512, 512, [])
+    # A worker's frames come to one queue, and half of its slots are the other thread's.
+    assert (found["ports"]["strays"], found["ports"]["strays_dropped"]) == (8 * 512, 0)
+
+
+@pytest.mark.long  # beside the one with one thread
+@_needs("af_packet")
+@pytest.mark.skipif(bool(why_no_xdp()), reason="needs root and network namespaces")
+def test_the_conformance_suite_with_two_threads() -> None:
+    found = alone("tests.switchagg.devices.conformance", "dpdk", "1500", "2", timeout=280)
+    assert found["status"] == 0, found
+    assert found["passed"] > 100, found
 
 
 def _assert_exact(ranks: list[dict[str, Any]]) -> None:
@@ -124,6 +149,7 @@ def test_what_cannot_work_is_said(tmp_path: Path) -> None:
         "no port": ("UsageError", "finds no port", "name a device with -a or --vdev"),
         "no memory": ("NetworkError", "no memory for 16,383 packets", "give it more with -m"),
         "mtu": ("OSError", "the interface carries datagrams of 572 bytes, and the job's have 1424"),
+        "few queues": ("UsageError", "threads is 17; accepted with DPDK's port net_ring0: 1..16, its queues"),
         "layout": ("NetworkError", "ABI", "is not laid out as it should be: a fresh mbuf is called wrong"),
         "pool": ("NetworkError", "ABI", "the operations of a memory pool are elsewhere"),
         "burst": ("NetworkError", "ABI", "a function of net_ring0 is elsewhere"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -45,6 +46,9 @@ def test_sums_of_four_workers_are_exact_with_faults_and_beside_udp() -> None:
         assert all(each["exact"] and each["affinity_kept"] for each in found[name])
         assert not any(each["warnings"] for each in found[name])
         assert sum(each["retransmissions"] for each in found[name]) > 0
+    if os.cpu_count() != 1:  # as many queues can the rack's interfaces have
+        assert found["announced threads"]["warnings"] == []
+    assert all(each["exact"] and each["transport"] == "xdp" for each in found["threads"])
 
 
 def test_results_are_as_scapy_would_make_them(frames: dict[str, Any]) -> None:
@@ -68,6 +72,27 @@ def test_what_does_not_fit_its_headers_is_dropped(frames: dict[str, Any]) -> Non
 @pytest.mark.skipif(bool(why_no_xdp()), reason=why_no_xdp())
 def test_the_conformance_suite_and_random_sequences() -> None:
     found = alone("tests.switchagg.devices.conformance", "xdp", "1500", timeout=280)
+    assert found["status"] == 0, found
+    assert found["passed"] > 100, found
+
+
+@pytest.mark.skipif(bool(why_no_xdp()), reason=why_no_xdp())
+def test_two_threads_have_a_queue_each() -> None:
+    found = alone("tests.switchagg.devices.two_threads", "xdp", str(seed_of_this_run()))
+    assert (found["exact"], found["results"], found["warnings"]) == (16 * 512, 512, [])
+    assert found["details"].endswith(", 2 queues")
+    assert min(found["queues"]) > 0
+    # A worker's frames come to one queue, and half of its slots are the other thread's.
+    assert (found["ports"]["strays"], found["ports"]["strays_dropped"]) == (8 * 512, 0)
+    transport, warning = found["few"]
+    assert transport == "udp"
+    assert "near: it has 2 queues to use, and the switch 3 threads" in warning
+
+
+@pytest.mark.long  # beside the one with one thread
+@pytest.mark.skipif(bool(why_no_xdp()), reason=why_no_xdp())
+def test_the_conformance_suite_with_two_threads() -> None:
+    found = alone("tests.switchagg.devices.conformance", "xdp", "1500", "2", timeout=280)
     assert found["status"] == 0, found
     assert found["passed"] > 100, found
 

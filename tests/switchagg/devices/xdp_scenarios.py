@@ -24,7 +24,7 @@ from switchagg.control.embedded import EmbeddedController
 from switchagg.emulator.switch import Switch
 from switchagg.rules.slots import JobEntry, WorkerEntry
 from switchagg.wire.header import Header, Op, decode, encode
-from tests.switchagg.devices.networks import MAC, Rack, far_socket, near_mac, pair
+from tests.switchagg.devices.networks import MAC, Rack, far_socket, ip, near_mac, pair
 from worker_lib import _native
 
 SWITCH = "10.0.0.254"
@@ -33,7 +33,8 @@ _WAIT = 5.0
 
 
 def jobs(seed: int) -> dict[str, Any]:
-    """Four workers with 2 % loss: all by AF_XDP, and half of them by UDP; then two with each other fault."""
+    """Four workers with 2 % loss: all by AF_XDP, and half of them by UDP; then two with each other fault,
+    and three of a switch with two threads."""
     rack = Rack(5)
     try:
         loss = ["--transport", "xdp", "--loss", "0.02", "--seed", str(seed)]
@@ -46,7 +47,12 @@ def jobs(seed: int) -> dict[str, Any]:
         }
         faults = ["--duplicate", "0.05", "--reorder", "0.05", "--delay", "0.0003", "--jitter", "0.0005"]
         url = rack.start_switch(*loss, *faults)["controller"]
-        return found | {"faults": rack.run_workers(url, ["xdp"] * 2, job="three")}
+        found["faults"] = rack.run_workers(url, ["xdp"] * 2, job="three")
+        ip("link", "set", "sw5", "down")
+        rack.hosts[-1].run("ethtool", "-L", "data", "rx", "2", "tx", "2")
+        ip("link", "set", "sw5", "up")
+        found["announced threads"] = announced = rack.start_switch("--transport", "xdp", "--threads", "2")
+        return found | {"threads": rack.run_workers(announced["controller"], ["xdp"] * 3, job="four")}
     finally:
         rack.close()
 

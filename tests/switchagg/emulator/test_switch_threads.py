@@ -208,7 +208,6 @@ def test_what_knows_one_thread_alone(tmp_path: Path) -> None:
         {"rate": Rate(1e9)},
         {"faults": Faults(loss=0.1)},
         {"pcap": tmp_path / "file"},
-        {"transport": "xdp"},
     ]
     for each in cases:
         with pytest.raises(UsageError, match="threads is 2"):
