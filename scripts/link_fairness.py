@@ -1,6 +1,7 @@
 """Jobs at once, and TCP flows, over one link that is the bottleneck: shares, and Jain's fairness index.
 
-    sudo python -m scripts.link_fairness --jobs 2,4,8 --tcp 0,2 [--rate 100] [--queue 10] [--seconds 15]
+    sudo python -m scripts.link_fairness --jobs 2,4,8 --tcp 0,2 [--congestion dedicated,shared] [--workers 2]
+                                         [--rate 100] [--queue 10] [--seconds 15]
 
     workers, TCP senders  (a network namespace)  --veth, rate-limited each way-->  switch, TCP receivers
 
@@ -29,6 +30,7 @@ import numpy as np
 
 import worker_lib
 from scripts.job_fairness import jain
+from worker_lib.transport import checked_congestion
 
 WORKERS_AT, SWITCH_AT = "10.0.0.1", "10.0.0.2"
 ELEMENTS = 1 << 18
@@ -45,7 +47,8 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=100, help="Mbit/s each way")
     parser.add_argument("--queue", type=float, default=10, help="milliseconds")
     parser.add_argument("--seconds", type=float, default=15)
-    parser.add_argument("--congestion", default="cubic", help="TCP's congestion control")
+    parser.add_argument("--congestion", default="dedicated,shared", help="of the jobs, a list")
+    parser.add_argument("--tcp-congestion", default="cubic", help="TCP's congestion control")
     parser.add_argument("--side", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.side is not None:
@@ -53,19 +56,21 @@ def main() -> int:
     status = 0
     for jobs in map(int, args.jobs.split(",")):
         for flows in map(int, args.tcp.split(",")):
-            status |= _run(args, jobs, flows)
+            for congestion in args.congestion.split(","):
+                status |= _run(args, jobs, flows, checked_congestion(congestion))
     return status
 
 
-def _run(args: argparse.Namespace, jobs: int, flows: int) -> int:
+def _run(args: argparse.Namespace, jobs: int, flows: int, congestion: str) -> int:
     with _link(args.rate, args.queue) as (near, far), ExitStack() as stack:
         far_end = _side(stack, args, far, "switch")
         assert far_end.stdout is not None
         there = json.loads(far_end.stdout.readline())
+        there |= {"jobs": jobs, "flows": flows, "congestion": congestion}
         near_end = _side(stack, args, near, "workers")
         for end in (far_end, near_end):
             assert end.stdin is not None
-            end.stdin.write(json.dumps({**there, "jobs": jobs, "flows": flows}) + "\n")
+            end.stdin.write(json.dumps(there) + "\n")
             end.stdin.flush()
         assert near_end.stdout is not None
         said = json.loads(near_end.stdout.readline() or "{}")
@@ -78,7 +83,7 @@ def _run(args: argparse.Namespace, jobs: int, flows: int) -> int:
     seconds = said["seconds"]
     of_jobs = [8e-6 * each / seconds for each in said["jobs"]]
     of_flows = [8e-6 * each / seconds for each in arrived]
-    text = f"{jobs} jobs: {_list(of_jobs)} Mbit/s, Jain's index {jain(of_jobs):.3f}"
+    text = f"{congestion}, {jobs} jobs: {_list(of_jobs)} Mbit/s, Jain's index {jain(of_jobs):.3f}"
     if flows:
         text += f"; {flows} flows: {_list(of_flows)} Mbit/s, index of all {jain(of_jobs + of_flows):.3f}"
     print(
@@ -125,7 +130,8 @@ def in_namespace(pid: int, *words: str) -> None:
 
 
 def _side(stack: ExitStack, args: argparse.Namespace, pid: int, side: str) -> subprocess.Popen[str]:
-    options = [f"--{name}={getattr(args, name)}" for name in ("workers", "slots", "seconds", "congestion")]
+    options = [f"--{name}={getattr(args, name)}" for name in ("workers", "slots", "seconds")]
+    options.append(f"--tcp-congestion={args.tcp_congestion}")
     command = ["nsenter", "-t", str(pid), "-n", sys.executable, "-m", "scripts.link_fairness", *options]
     end = subprocess.Popen(
         [*command, "--side", side],
@@ -196,7 +202,7 @@ def _workers_side(args: argparse.Namespace) -> int:
         counted = wrong = 0
         with worker_lib.connect(
             there["url"], f"job-{job}", own, args.workers, address=WORKERS_AT, transport="udp",
-            slots=args.slots, words=352, timeout=120,
+            slots=args.slots, words=352, timeout=120, congestion=there["congestion"],
         ) as session:  # fmt: skip
             begun = start()
             over = False
@@ -212,7 +218,7 @@ def _workers_side(args: argparse.Namespace) -> int:
 
     def flow() -> None:
         with socket.socket() as sender:
-            sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, args.congestion.encode())
+            sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, args.tcp_congestion.encode())
             start()
             sender.connect((SWITCH_AT, there["port"]))
             while time.monotonic() < end[0]:

@@ -150,6 +150,7 @@ class Engine:
         checked: bool = False,
         secret: bytearray = ...,
         more: Sequence[tuple[Socket, Admission]] = ...,
+        shared_links: bool = False,
     ) -> None:
         """Takes the sockets; `more` are of stripes 1 and up. Raises `OSError`; the sockets can then be used
         again. With a secret, which is copied and wiped by `close`, sums are sealed; raises `RuntimeError`
@@ -291,10 +292,11 @@ class StripeRates:
 class Window:
     """The sender's window, for tests; see `tests.reference.window.Window`."""
 
-    def __init__(self, slots: int, batch: int, limit: int) -> None: ...
+    def __init__(self, slots: int, batch: int, limit: int, shared: bool = False) -> None: ...
     base: Final[int]
     next: Final[int]
     cwnd: Final[int]
+    train: Final[int]
     srtt: Final[int]
     rttvar: Final[int]
     rto: Final[int]

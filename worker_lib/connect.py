@@ -14,6 +14,7 @@ credential=         SWITCHAGG_TOKEN                   none
 transport=          SWITCHAGG_TRANSPORT               shared memory if the switch is on this host, else UDP
 switch=             SWITCHAGG_SWITCH                  the one whose hosts this address is among, or any
 stripes=            SWITCHAGG_STRIPES                 1
+congestion=         SWITCHAGG_CONGESTION              "dedicated"
 check=              SWITCHAGG_CHECK                   no
 seal=               SWITCHAGG_SEAL                    no
 timeline=           SWITCHAGG_TIMELINE                no
@@ -45,6 +46,7 @@ from worker_lib.session_state import SessionState
 from worker_lib.transport import (
     BoundSocket,
     bind,
+    checked_congestion,
     checked_stripes,
     checked_transport,
     shared_memory,
@@ -74,6 +76,7 @@ def connect(
     credential: str | None = None,
     switch: str | None = None,
     stripes: int | None = None,
+    congestion: str | None = None,
     check: bool | None = None,
     seal: bool | str | os.PathLike[str] | None = None,
     timeline: str | os.PathLike[str] | None = None,
@@ -107,6 +110,9 @@ def connect(
         switch: name of the one that this worker attaches to, of several that take it.
         stripes: switches that the job's packets are dealt to by weights, 1 to 16, so that it has the links
             of all of them. Packets go by UDP. All ranks ask for the same.
+        congestion: how packets that go over a network answer loss: ``"dedicated"``: the job has its links to
+            itself, and loss is taken for random; ``"shared"``: other jobs or flows have them too, and loss
+            is taken for congestion, as TCP does (docs/using.md).
         check: three words of every packet prove the sum of the others, so that damage on the way, in the
             switch and in shared memory is noticed: it is healed, or an `IntegrityError` is raised. All ranks
             ask for the same. docs/protocol.md, section 14, has what is certain and what is probable.
@@ -148,6 +154,7 @@ def connect(
         patience = timeout if join_timeout is None else join_timeout
         way = checked_transport(transport)
         dealt = checked_stripes(stripes, way)
+        shares = checked_congestion(congestion) == "shared"
         checked, secret = _checked(check), read_secret(seal)
         wishes: dict[str, Any] = {
             "on_loss": checked_on_loss(on_loss, os.environ.get("SWITCHAGG_ON_LOSS")),
@@ -160,8 +167,8 @@ def connect(
         try:
             return _join(
                 url, name, me, size, address=address, timeout=timeout, patience=patience, words=words,
-                slots=slots, transport=way, stripes=dealt, check=checked, secret=secret, retry=retry,
-                timeline=timeline or os.environ.get(timelines.VARIABLE) or None, **wishes,
+                slots=slots, transport=way, stripes=dealt, shares=shares, check=checked, secret=secret,
+                retry=retry, timeline=timeline or os.environ.get(timelines.VARIABLE) or None, **wishes,
             )  # fmt: skip
         except BaseException:
             secret.wipe()
@@ -189,6 +196,7 @@ def _join(
     slots: int | None,
     transport: str,
     stripes: int,
+    shares: bool,
     check: bool,
     secret: Secret,
     address: str | None = None,
@@ -234,7 +242,7 @@ def _join(
             socks,
             member,
             transport,
-            lambda ways: _native.Engine(*ways[0], check, secret.show(), ways[1:]),
+            lambda ways: _native.Engine(*ways[0], check, secret.show(), ways[1:], shares),
         )
         monitor = MembershipMonitor(
             engine, member, transport=transport, used=used, address=own, runtime=runtime
@@ -260,8 +268,8 @@ def _join(
             return _join(
                 url, label, list(ranks).index(session.rank), len(ranks), address=own, timeout=timeout,
                 patience=patience, words=narrow or member.words, slots=few or member.slots,
-                transport=transport, stripes=stripes, check=check, secret=secret.copy(), may_group=False,
-                timeline=timeline, runtime=runtime, **wishes,
+                transport=transport, stripes=stripes, shares=shares, check=check, secret=secret.copy(),
+                may_group=False, timeline=timeline, runtime=runtime, **wishes,
             )  # fmt: skip
         except AdmissionError as error:
             if error.code == "join_timeout":

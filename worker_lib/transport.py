@@ -38,6 +38,7 @@ T = TypeVar("T")
 Way = tuple[_native.Socket, _native.Admission]
 """To a switch: a socket, and the engine's admission there."""
 TRANSPORTS: Final = ("auto", "shm", "slots", "udp", "xdp", "dpdk")
+CONGESTION: Final = ("dedicated", "shared")
 RECEIVE_BUFFER: Final = 8 << 20
 # The kernel accounts more than a packet's payload against a socket's buffer.
 OVERHEAD_PER_PACKET: Final = 512
@@ -48,10 +49,24 @@ def checked_transport(given: str | None) -> str:
 
     Raises `UsageError` for any other word.
     """
-    name = "transport" if given is not None else "SWITCHAGG_TRANSPORT"
-    value = given if given is not None else os.environ.get("SWITCHAGG_TRANSPORT") or "auto"
-    if value not in TRANSPORTS:
-        raise UsageError(f"{name} is {value!r}; accepted: {', '.join(TRANSPORTS)}")
+    return _one_of("transport", given, TRANSPORTS)
+
+
+def checked_congestion(given: str | None) -> str:
+    """Returns the rule of the congestion window: by argument, by SWITCHAGG_CONGESTION, or "dedicated".
+
+    Raises `UsageError` for any other word.
+    """
+    return _one_of("congestion", given, CONGESTION)
+
+
+def _one_of(name: str, given: str | None, accepted: Sequence[str]) -> str:
+    variable = f"SWITCHAGG_{name.upper()}"
+    value = given if given is not None else os.environ.get(variable) or accepted[0]
+    if value not in accepted:
+        raise UsageError(
+            f"{name if given is not None else variable} is {value!r}; accepted: {', '.join(accepted)}"
+        )
     return value
 
 

@@ -28,6 +28,12 @@ packet number) mod 2^32 and its slot is base + (seq mod P). The rules that this 
   lost by the threshold, to 3/4 for a timer that ran out), never under one batch, and grows by a quarter of
   itself a round trip, at least a batch, up to `limit`. `limit` is what the socket buffers hold, so the
   window guards against unforeseen congestion, and random loss alone does not close it.
+* With `shared` it follows losses, as TCP's does. It starts at 10 packets, shrinks to half for a packet whose
+  RESULT is missing while a later one's is held, which every rank has sent then, and to 3/4 for the timer of
+  a packet that waits for nobody, both when it was sent once only; never under 2; and grows by one packet a
+  round trip, or by a quarter up to where the last such loss left it. At most a quarter of it is sent at
+  once (a *train*), and half of it, 3 at least, suffices as reordering threshold. A timer is no less than
+  twice what answers to retransmissions take: a queue makes other ranks late too.
 
 `switchagg/native/worker/window.cpp` does the same in the engine; tests drive both with the same events.
 """
@@ -47,6 +53,9 @@ EPOCH_FLIGHTS = 64
 STAMP_NS = 4096
 REORDERING_LEAST = 16
 REORDERING_MOST = 64
+SHARED_INITIAL = 10
+SHARED_LEAST = 2
+SHARED_REORDERING_LEAST = 3
 
 
 @dataclass(slots=True)
@@ -95,9 +104,10 @@ class Window:
         slots: P, the job's slots; a power of two, at least 2.
         batch: packets that one batch of datagrams holds; the congestion window never falls under it.
         limit: most outstanding packets that the socket buffers hold; capped at P/2.
+        shared: the congestion window follows losses.
     """
 
-    def __init__(self, slots: int, batch: int, limit: int) -> None:
+    def __init__(self, slots: int, batch: int, limit: int, shared: bool = False) -> None:
         self.span = slots // 2
         self.limit = max(1, min(limit, self.span))
         self.batch = max(1, min(batch, self.limit))
@@ -105,7 +115,10 @@ class Window:
         self.reordering_threshold = max(1, min(wanted, REORDERING_MOST, self.span // 4))
         self.base = 0
         self.next = 0
-        self.cwnd = self.limit
+        self.shared = shared
+        self.cwnd = min(SHARED_INITIAL, self.limit) if shared else self.limit
+        self._least_cwnd = min(SHARED_LEAST, self.limit) if shared else self.batch
+        self._fast_below = self.limit  # shared: the window after the last loss
         self._measured = RoundTrip()  # of flights
         self._path = RoundTrip()  # of answers to retransmissions
         self._estimate = RTO_INITIAL_NS
@@ -132,6 +145,11 @@ class Window:
         return self.next - self.base - self._held
 
     @property
+    def train(self) -> int:
+        """Packets that may be sent at once."""
+        return min(max(self.cwnd // 4, 1), self.batch) if self.shared else self.batch
+
+    @property
     def srtt(self) -> int:
         """The smoothed round trip; 0 before the first sample."""
         return self._measured.srtt
@@ -148,7 +166,10 @@ class Window:
         least = min(self._present.least, self._last.least)
         most = max(RTO_ROUND_TRIPS * least, RTO_FLOOR_NS if lossy else RTO_CEILING_NS)
         rto = int(min(self._estimate, most))
-        return max(self._path.rto, RTO_FLOOR_NS, 0 if lossy else rto) if self._path.srtt else rto
+        if not self._path.srtt:
+            return rto
+        behind = 2 * self._path.srtt if self.shared else 0
+        return max(self._path.rto, RTO_FLOOR_NS, 0 if lossy else rto, behind)
 
     @property
     def round_trip(self) -> int:
@@ -226,14 +247,16 @@ class Window:
     def detect_lost(self, now: int) -> list[int]:
         """Packets to send again now, lowest first; their timers are set anew.
 
-        At most one batch. After `WHOLE_BATCHES` time-outs in a row that no RESULT followed, half of it, then
+        At most one train. After `WHOLE_BATCHES` time-outs in a row that no RESULT followed, half of it, then
         half of that, down to one packet: where only the first packets of a batch ever arrive, and each rank
         sends others first, ranks would lose the rest again and again.
         """
         out: list[int] = []
         held_from = self._held_from_top()
-        loss = timer = False
-        most = self.batch
+        loss = timer = missing = silent = False
+        most, enough = self.train, self.reordering_threshold
+        if self.shared:
+            enough = min(enough, max(SHARED_REORDERING_LEAST, self.cwnd // 2))
         for q in range(self.base, self.next):
             if len(out) >= most:
                 break
@@ -243,12 +266,14 @@ class Window:
             if now >= max(entry.deadline, self._timers_held_until):
                 if not timer:
                     self._back_off(now)
-                    most = max(1, self.batch >> max(0, self._unanswered - WHOLE_BATCHES))
+                    most = max(1, self.train >> max(0, self._unanswered - WHOLE_BATCHES))
                 timer = True
-            elif entry.mark < self._high and held_from(entry.mark) >= self.reordering_threshold:
+            elif entry.mark < self._high and held_from(entry.mark) >= enough:
                 loss = True
             else:
                 continue
+            missing |= q < self._high and entry.mark == q + 1
+            silent |= q >= self._high and entry.timed
             entry.timed = False
             entry.mark = self.next
             entry.deadline = now + self.timeout
@@ -256,6 +281,12 @@ class Window:
         self.retransmissions += len(out)
         if timer:
             self._timers_held_until = now + self.round_trip
+        if self.shared:
+            if missing and self._shrink(1, 2, now):
+                self._fast_below = self.cwnd
+            if silent:
+                self._shrink(3, 4, now)
+        elif timer:
             self._shrink(3, 4, now)
         elif loss:
             self._shrink(7, 8, now)
@@ -286,15 +317,19 @@ class Window:
         self._backed_off_at = now
 
     def _grow(self, count: int) -> None:
-        self._credit += count * max(self.batch, self.cwnd // 4)
+        growth = max(self.batch, self.cwnd // 4)
+        if self.shared:
+            growth = max(1, self.cwnd // 4) if self.cwnd < self._fast_below else 1
+        self._credit += count * growth
         steps, self._credit = divmod(self._credit, self.cwnd)
         self.cwnd = min(self.cwnd + steps, self.limit)
 
-    def _shrink(self, numerator: int, denominator: int, now: int) -> None:
+    def _shrink(self, numerator: int, denominator: int, now: int) -> bool:
         if self._shrunk_at is not None and now - self._shrunk_at < self.round_trip:
-            return
+            return False
         self._shrunk_at = now
-        self.cwnd = max(self.cwnd * numerator // denominator, self.batch)
+        self.cwnd = max(self.cwnd * numerator // denominator, self._least_cwnd)
+        return True
 
 
 class _HeldFrom:

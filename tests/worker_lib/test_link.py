@@ -144,6 +144,43 @@ def test_words_for_transports(host: EmbeddedController, monkeypatch: pytest.Monk
     assert worker_lib.connect(world_size=1).transport == "none"
 
 
+def sums_and_window(session: Session) -> int:
+    """Several sums; the window after them."""
+    for k in range(8):
+        x = np.full(100_000, session.rank + k, np.int32)
+        assert (session.allreduce(x) == 2 * k + 1).all()
+    return int(session.stats()["window"])
+
+
+def test_ranks_whose_windows_follow_losses_and_others_share_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    udp = {"transport": "udp", "words": 352, "slots": 512, "timeout": 30.0}
+    faults = Faults(loss=0.05, seed=seed_of_this_run())
+    with EmbeddedController(faults=faults) as host, ThreadPoolExecutor(2) as pool:
+        name = job_name()
+        joining = [
+            pool.submit(worker_lib.connect, host.url, name, r, 2, congestion=word, **udp)
+            for r, word in enumerate(("shared", "dedicated"))
+        ]
+        first, second = (each.result() for each in joining)
+        with first, second:
+            assert [session.stats()["window"] for session in (first, second)] == [10, 256]
+            windows = list(pool.map(sums_and_window, (first, second)))
+            assert windows[0] < 45 <= windows[1], "a batch"
+            groups = pool.map(lambda session: session.group([0, 1]), (first, second))
+            for group, window in zip(groups, (10, 256), strict=True):
+                with group:
+                    assert group.stats()["window"] == window
+    with EmbeddedController() as host:
+        monkeypatch.setenv("SWITCHAGG_CONGESTION", "shared")
+        assert together(host.url, 2, lambda session: session.stats()["window"], **udp) == [10, 10]
+        assert 10 not in together(host.url, 2, lambda session: session.stats()["window"]), "shared memory"
+        monkeypatch.setenv("SWITCHAGG_CONGESTION", "tcp")
+        with pytest.raises(UsageError, match="SWITCHAGG_CONGESTION is 'tcp'; accepted: dedicated, shared"):
+            worker_lib.connect(host.url, "x", 0, 2)
+    with pytest.raises(UsageError, match="congestion is 'cubic'; accepted: dedicated, shared"):
+        worker_lib.connect(host.url, "x", 0, 2, congestion="cubic")
+
+
 def contribution(member: Membership, position: int, words: list[int] | None) -> bytes:
     seq = (member.first_seq + position) % 2**32
     slot = member.base + seq % member.slots

@@ -195,14 +195,88 @@ def test_congestion_window_grows_by_a_quarter_or_a_batch_a_round_trip_up_to_the_
     assert any(b == a + a // 4 for a, b in pairwise(seen) if a >= 4 * 46)
 
 
+def flight(w, now, lost=0):
+    """A window of packets, whose RESULTs but for the first come after a millisecond; returns the first."""
+    count, first = w.room(), w.next
+    w.sent(count, now)
+    results(w, range(first + lost, first + count), now + MS)
+    return first
+
+
+def test_on_shared_links_a_loss_cuts_the_window_once_a_round_trip_and_it_grows_by_a_packet(make):
+    w = make(1024, 46, 512, shared=True)
+    assert w.cwnd == 10
+    now = 0
+    while w.cwnd < 100:  # by a quarter a round trip
+        before = w.cwnd
+        flight(w, now)
+        now += MS
+        assert before < w.cwnd <= before + before // 4 + 1
+    lost = [flight(w, now, lost=1)]
+    now += MS
+    before = w.cwnd
+    assert w.detect_lost(now) == lost
+    assert w.cwnd == before // 2
+    w.sent(90, now)
+    results(w, range(w.next - 89, w.next), now + 1)
+    lost.append(w.next - 90)
+    before = w.cwnd
+    assert w.detect_lost(now + 1) == lost, "the repetition too"
+    assert w.cwnd == before, "the same round trip"
+    results(w, lost, now + MS)
+    for _ in range(5):
+        now += 2 * MS
+        before = w.cwnd
+        flight(w, now)
+        assert w.cwnd == before + 1
+
+
+def test_on_shared_links_a_silent_timer_cuts_once_a_packet_and_the_window_opens_fast(make):
+    w = make(1024, 46, 512, shared=True)
+    now = 0
+    while w.cwnd < 512:
+        flight(w, now)
+        now += MS
+    first = w.next
+    w.sent(1, now)
+    for _ in range(40):
+        now = w.loss_timer()
+        assert w.detect_lost(now) == [first]
+        assert w.cwnd == 512 * 3 // 4, "the others may be late"
+    results(w, [first], now)
+    for _ in range(3):
+        flight(w, now)
+        now += MS
+    assert w.cwnd == 512
+    w.sent(1, now, timed=False)
+    for _ in range(40):
+        w.detect_lost(w.loss_timer())
+    assert w.cwnd == 512, "it waited for ranks, not for the network"
+
+
+def test_on_shared_links_small_windows_send_few_packets_at_once_and_need_few_results(make):
+    w = make(1024, 46, 512, shared=True)
+    assert w.train == 2
+    w.sent(10, 0)
+    results(w, range(1, 5), MS)
+    assert w.detect_lost(MS) == []
+    results(w, [5], MS)
+    assert w.detect_lost(MS) == [0], "half of the window suffices"
+    results(w, [0, *range(6, 10)], 2 * MS)
+    for _ in range(12):
+        w.sent(1, 2 * MS)
+        w.detect_lost(w.loss_timer())
+    assert (w.cwnd, w.train) == (2, 1)
+
+
 @pytest.mark.parametrize("case", range(40))
 def test_native_and_python_windows_are_the_same_machine(case):
     seed = int(os.environ.get("SWITCHAGG_TEST_SEED", "20211")) + case
     print("seed", seed)
     rng = random.Random(seed)
     slots = 2 ** rng.randint(1, 10)
-    batch, limit = rng.randint(1, 64), rng.randint(1, 600)
-    pair = Window(slots, batch, limit), _native.Window(slots, batch, limit)
+    batch, limit, shared = rng.randint(1, 64), rng.randint(1, 600), case % 2 == 1
+    pair = Window(slots, batch, limit, shared), _native.Window(slots, batch, limit, shared)
     now = 0
     in_flight: list[tuple[int, int]] = []
     loss = rng.choice([0.0, 0.01, 0.2])
@@ -242,6 +316,7 @@ def test_native_and_python_windows_are_the_same_machine(case):
                 w.base,
                 w.next,
                 w.cwnd,
+                w.train,
                 w.srtt,
                 w.rttvar,
                 w.rto,
@@ -257,16 +332,24 @@ def test_native_and_python_windows_are_the_same_machine(case):
 
 
 class SimulatedJob:
-    """Ranks with native windows around one switch, in virtual time; every packet may be lost, each way."""
+    """Ranks with native windows around one switch, in virtual time; every packet may be lost, each way.
 
-    def __init__(self, ranks: int, slots: int, loss: float, rng: random.Random) -> None:
-        self.windows = [_native.Window(slots, 64, slots) for _ in range(ranks)]
+    With `each`, contributions of all `jobs` share a link that takes so many nanoseconds for one, behind a
+    queue that holds `room` of them; `shared`: the windows follow losses.
+    """
+
+    def __init__(
+        self, ranks: int, slots: int, loss: float, rng: random.Random, jobs: int = 1, each: int = 0,
+        room: int = 0, shared: bool = False,
+    ) -> None:  # fmt: skip
+        self.windows = [_native.Window(slots, 64, slots, shared) for _ in range(jobs * ranks)]
+        self.ranks, self.each, self.room, self.free = ranks, each, room, 0
         self.loss, self.rng = loss, rng
         self.path = MS // 10  # to the switch and back
         self.transmitted = 0
         self.events: list[tuple[int, int, str, int, int, int]] = []
-        self.seen: dict[int, set[int]] = defaultdict(set)
-        self.wakes: list[float] = [math.inf] * ranks
+        self.seen: dict[tuple[int, int], set[int]] = defaultdict(set)
+        self.wakes: list[float] = [math.inf] * len(self.windows)
         self.numbers = count()
 
     def post(self, at: int, kind: str, rank: int, q: int = 0, reply: int = 0) -> None:
@@ -274,16 +357,22 @@ class SimulatedJob:
 
     def transmit(self, now: int, kind: str, rank: int, q: int, reply: int = 0) -> None:
         self.transmitted += 1
+        if kind == "contribution" and self.each:
+            if self.free - now > self.room * self.each:
+                return
+            now = self.free = max(self.free, now) + self.each
         if self.rng.random() >= self.loss:
             self.post(now + self.path // 2, kind, rank, q, reply)
 
     def contribute(self, now: int, rank: int, q: int, reply: int) -> None:
-        if len(self.seen[q]) == len(self.windows):
+        job = rank // self.ranks
+        seen = self.seen[job, q]
+        if len(seen) == self.ranks:
             self.transmit(now, "result", rank, q, reply)
             return
-        self.seen[q].add(rank)
-        if len(self.seen[q]) == len(self.windows):
-            for to in range(len(self.windows)):
+        seen.add(rank)
+        if len(seen) == self.ranks:
+            for to in range(job * self.ranks, (job + 1) * self.ranks):
                 self.transmit(now, "result", to, q)
 
     def act(self, now: int, rank: int, total: int) -> None:
@@ -300,12 +389,17 @@ class SimulatedJob:
             self.wakes[rank] = timer
             self.post(timer, "timer", rank)
 
+    def done(self) -> list[int]:
+        """Packet numbers that are over, of each job."""
+        bases = [w.base for w in self.windows]
+        return [min(bases[k : k + self.ranks]) for k in range(0, len(bases), self.ranks)]
+
     def run(self, total: int, limit: int, now: int = 0) -> tuple[int, int]:
-        """Until all ranks hold `total` RESULTs; returns when, and the longest RTO in the second half."""
+        """Until a job's ranks hold `total` RESULTs; returns when, and the longest RTO in the second half."""
         for rank in range(len(self.windows)):
             self.post(now + rank, "timer", rank)
         longest = 0
-        while self.events and min(w.base for w in self.windows) < total:
+        while self.events and max(self.done()) < total:
             now, _, kind, rank, q, reply = heapq.heappop(self.events)
             assert now < limit, f"not done after {now / 1e9} s: {[w.base for w in self.windows]}"
             if kind == "contribution":
@@ -355,3 +449,20 @@ def test_timers_follow_a_path_that_becomes_slow_under_loss(loss):
     sent = (job.transmitted - before) / (2000 * 4)  # RESULTs too
     print(f"{sent:.2f} packets for each that is needed twice")
     assert sent < 4
+
+
+@pytest.mark.parametrize(("jobs", "ranks"), [(2, 2), (4, 2), (1, 16)])
+def test_on_a_full_link_windows_that_follow_losses_share_it_and_send_little_again(jobs, ranks):
+    """Otherwise a full link loses most packets, and they are sent twice or thrice."""
+    job = SimulatedJob(
+        ranks, 512, 0.0, random.Random(seed_of_this_run()), jobs, each=MS // 8, room=100, shared=True
+    )
+    total = 4000 // ranks
+    now, _ = job.run(total, limit=60_000 * MS)
+    before, done = job.transmitted, job.done()
+    job.run(2 * total, limit=120_000 * MS, now=now)
+    shares = [here - then for here, then in zip(job.done(), done, strict=True)]
+    sent = (job.transmitted - before) / (2 * ranks * sum(shares))
+    print(f"{shares} of {jobs} jobs, {sent:.2f} packets for each that is needed")
+    assert sent < 1.25
+    assert sum(shares) ** 2 >= 0.85 * jobs * sum(each**2 for each in shares)

@@ -52,7 +52,8 @@ _NUMBERS: Final[dict[str, type]] = {
 }
 _CONNECT: Final = (
     "controller", "job", "rank", "world_size", "address", "timeout", "join_timeout", "words", "slots",
-    "transport", "on_loss", "deadline", "priority", "credential", "switch", "check", "seal", "timeline",
+    "transport", "on_loss", "deadline", "priority", "credential", "switch", "congestion", "check",
+    "seal", "timeline",
 )  # fmt: skip
 _ALLREDUCE: Final = ("bits", "min_bits", "blocks", "block_size", "accuracy", "timeout")
 _sessions: Final[dict[int, Session]] = {}

@@ -89,8 +89,8 @@ class State:
         compressor: of `worker_lib.compress`: each bucket's gradients go through a fork of it, in place of
             lanes, blocks and error feedback of this class. Sparse gradients do not. One that needs a common
             scale waits for that in the backward pass.
-        transport, check, seal: as in `Options`. The last two are not for a process group of switchagg's own,
-            which has its own.
+        transport, congestion, check, seal: as in `Options`. The last three are not for a process group of
+            switchagg's own, which has its own.
         timeout: of a reduction; the process group's by default.
 
     Raises:
@@ -111,6 +111,7 @@ class State:
         error_feedback: bool | None = None,
         compressor: Compressor | None = None,
         transport: str | None = None,
+        congestion: str | None = None,
         check: bool | None = None,
         seal: bool | str | None = None,
         timeout: timedelta | None = None,
@@ -137,7 +138,8 @@ class State:
         self.bits, self.density, self.error_feedback = bits, float(density), error_feedback
         self._options = Options(
             bits=bits, min_bits=min_bits, accuracy=accuracy,
-            blocks=blocks, block_size=block_size, transport=transport, check=check, seal=seal,
+            blocks=blocks, block_size=block_size, transport=transport, congestion=congestion,
+            check=check, seal=seal,
         )  # fmt: skip
         names = names_of(model)
         self._memories = BucketMemories(names)
@@ -148,10 +150,10 @@ class State:
         group = process_group or getattr(model, "process_group", None) or dist.group.WORLD
         if group is None:
             raise UsageError("there is no process group: call torch.distributed.init_process_group first")
-        if isinstance(group, SwitchGroup) and (check or seal):
+        if isinstance(group, SwitchGroup) and (congestion or check or seal):
             raise UsageError(
-                "check and seal are given, and the process group has a session: they are those of "
-                "init_process_group(..., pg_options=Options(seal=...))"
+                "one of congestion, check and seal is given, and the process group has a session: they are "
+                "those of init_process_group(..., pg_options=Options(seal=...))"
             )
         self._group = group
         self._joined = None if isinstance(group, SwitchGroup) else self._join(group, timeout)

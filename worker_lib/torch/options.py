@@ -9,7 +9,7 @@ import torch
 
 from switchagg.errors import UsageError
 from worker_lib.arguments import SUMMABLE, checked_accuracy, checked_block, checked_min_bits, torch_name
-from worker_lib.transport import checked_transport
+from worker_lib.transport import checked_congestion, checked_transport
 
 FALLBACKS: Final = ("error", "gloo")
 LANES: Final = (8, 16, 32, 64)
@@ -30,6 +30,7 @@ class Options:
             everything without looking; ``"auto"`` leaves it to the job's policy.
         block_size: elements a block; None leaves it to the controller.
         transport: ``"slots"``, ``"shm"``, ``"udp"`` or ``"auto"``, as in `worker_lib.connect`.
+        congestion: ``"dedicated"`` or ``"shared"``, as in `worker_lib.connect`.
         check: sums are checked, as `worker_lib.connect` says.
         seal: sums are sealed: the same.
         fallback: when the switch is lost: ``"error"`` raises, ``"gloo"`` goes on through gloo; see
@@ -45,6 +46,7 @@ class Options:
     blocks: str = "auto"
     block_size: int | None = None
     transport: str | None = None
+    congestion: str | None = None
     check: bool | None = None
     seal: bool | str | None = None
     fallback: str = "error"
@@ -62,6 +64,7 @@ class Options:
         if self.block_size is not None:
             checked_block(self.block_size)
         checked_transport(self.transport)
+        checked_congestion(self.congestion)
         if self.fallback not in FALLBACKS:
             raise UsageError(f"fallback is {self.fallback!r}; accepted: {', '.join(map(repr, FALLBACKS))}")
 

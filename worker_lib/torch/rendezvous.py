@@ -252,7 +252,7 @@ def join(
         session = connect(
             controller.url, name, rank, size, timeout=seconds, transport=options.transport,
             join_timeout=max(1.0, deadline - time.monotonic()), credential=controller.credential,
-            check=options.check, seal=options.seal,
+            congestion=options.congestion, check=options.check, seal=options.seal,
             on_loss="fail",  # another number of ranks is another job
         )  # fmt: skip
     except BaseException:

@@ -54,6 +54,7 @@ Engine::Engine(std::unique_ptr<Port> port, const Admission& admission, Surroundi
       admission_(admission),
       stride_(wire::kHeaderBytes + 4 * admission.words),
       checked_(surroundings.checked || !surroundings.secret.empty()),
+      shared_links_(surroundings.shared_links),
       secret_(std::move(surroundings.secret)),
       policy_(Policy::valid(admission.policy) ? admission.policy : Policy::kValid | 64),
       policy_sent_(policy_.load()) {

@@ -204,6 +204,7 @@ struct Surroundings {
   Clock clock = now_ns;
   bool background_thread = true;  // false: whoever looks at wants_driver() drives, by step()
   bool checked = false;           // packets have check words, in every generation
+  bool shared_links = false;      // congestion windows follow losses
   std::vector<uint8_t> secret;    // of all ranks: sums are sealed; empty: they are not
 };
 
@@ -314,11 +315,11 @@ class Engine {
  private:
   // The packets that go to one switch, by their numbers there, with a window of their own.
   struct Stripe {
-    Stripe(Attachment way, uint32_t batch, size_t stride);
+    Stripe(Attachment way, uint32_t batch, size_t stride, bool shared_links, uint64_t first = 0);
     bool replaying() const { return window.base() < replay_end; }
     bool has_replays() const { return window.next() < replay_end; }
     uint64_t end() const { return std::max(window.next(), replay_end); }
-    uint32_t room() const { return std::min(window.room(), window.batch()); }
+    uint32_t room() const { return std::min(window.room(), window.train()); }
     size_t index(uint64_t number) const { return number & (at.slots - 1); }
     uint32_t seq(uint64_t number) const { return at.first_seq + static_cast<uint32_t>(number); }
     uint8_t* record(uint64_t number, size_t stride) const { return ring + size_t{seq(number) & (at.slots - 1)} * stride; }
@@ -418,7 +419,7 @@ class Engine {
   const bool background_thread_;
   Admission admission_;  // of stripe 0, when the generation began
   uint32_t stride_;
-  const bool checked_;
+  const bool checked_, shared_links_;
   std::vector<uint8_t> secret_;  // zeros once the engine is closed
   std::optional<PacketCheck> check_, sealed_check_;
   std::optional<Seal> seal_;

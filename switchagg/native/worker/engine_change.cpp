@@ -145,8 +145,7 @@ bool Engine::move(std::unique_ptr<Port> port, const Admission& admission, uint64
                                 ", first packet " + std::to_string(first) + "; accepted: " +
                                 std::to_string(s.at.slots) + ", " + std::to_string(s.at.words) + ", " +
                                 std::to_string(end) + " or at most P before");
-  Stripe moved({std::move(port), admission}, batch(), stride_);
-  moved.window = Window(admission.slots, batch(), admission.window_limit, first);
+  Stripe moved({std::move(port), admission}, batch(), stride_, shared_links_, first);
   moved.has_payload = s.has_payload;
   moved.readers = s.readers;
   moved.held = s.held;

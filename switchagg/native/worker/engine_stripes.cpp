@@ -13,10 +13,10 @@ constexpr uint64_t kPeriod = 8;  // packets a slot, after which weights are look
 
 }  // namespace
 
-Engine::Stripe::Stripe(Attachment way, uint32_t batch, size_t stride)
+Engine::Stripe::Stripe(Attachment way, uint32_t batch, size_t stride, bool shared_links, uint64_t first)
     : port(std::move(way.port)),
       at(std::move(way.admission)),
-      window(at.slots, batch, at.window_limit),
+      window(at.slots, batch, at.window_limit, first, shared_links && at.link.empty()),
       ring(port->packet_memory(at.slots * stride)),
       has_payload(at.slots),
       readers(at.slots),
@@ -65,12 +65,12 @@ void Engine::Stripe::address(wire::Header& header, uint64_t number) const {
 void Engine::attach(std::unique_ptr<Port> port, const Admission& admission, std::vector<Attachment> more) {
   std::vector<Stripe> made;
   made.reserve(1 + more.size());
-  made.emplace_back(Attachment{std::move(port), admission}, batch(), stride_);
+  made.emplace_back(Attachment{std::move(port), admission}, batch(), stride_, shared_links_);
   for (Attachment& each : more) {
     const Admission& at = each.admission;
     if (at.slots != admission.slots || at.words != admission.words || at.rank != admission.rank || at.workers != admission.workers)
       throw std::invalid_argument("stripe " + std::to_string(made.size()) + " is of another job");
-    made.emplace_back(std::move(each), batch(), stride_);
+    made.emplace_back(std::move(each), batch(), stride_, shared_links_);
   }
   stripes_ = std::move(made);
   std::vector<uint32_t> weights;

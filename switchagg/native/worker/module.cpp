@@ -409,16 +409,19 @@ NB_MODULE(_native, m) {
   nb::class_<Engine>(m, "Engine")
       .def(
           "__init__",
-          [](Engine* self, Socket& socket, const Admission& admission, bool checked, const nb::bytearray& secret, const More& more) {
+          [](Engine* self, Socket& socket, const Admission& admission, bool checked, const nb::bytearray& secret, const More& more,
+             bool shared_links) {
             const auto* first = static_cast<const uint8_t*>(secret.data());
             std::vector<uint8_t> copy(first, first + secret.size());  // the only one; the engine wipes it
             with_os_errors([&] {
               nb::gil_scoped_release release;  // a switch may be slow to answer
               if (!copy.empty()) require_crypto();
-              new (self) Engine(socket.take(admission), admission, {.checked = checked, .secret = std::move(copy)}, taken(more));
+              new (self) Engine(socket.take(admission), admission, {.checked = checked, .shared_links = shared_links, .secret = std::move(copy)},
+                                taken(more));
             });
           },
-          "socket"_a, "admission"_a, "checked"_a = false, "secret"_a = nb::bytearray("", 0), "more"_a = More())
+          "socket"_a, "admission"_a, "checked"_a = false, "secret"_a = nb::bytearray("", 0), "more"_a = More(),
+          "shared_links"_a = false)
       .def(
           "submit",
           [](Engine& self, const Call& call, int64_t timeout_ns, bool background, uint32_t generation) {
@@ -615,10 +618,16 @@ NB_MODULE(_native, m) {
           "weights"_a);
 
   nb::class_<Window>(m, "Window")
-      .def(nb::init<uint32_t, uint32_t, uint32_t>(), "slots"_a, "batch"_a, "limit"_a)
+      .def(
+          "__init__",
+          [](Window* self, uint32_t slots, uint32_t batch, uint32_t limit, bool shared) {
+            new (self) Window(slots, batch, limit, 0, shared);
+          },
+          "slots"_a, "batch"_a, "limit"_a, "shared"_a = false)
       .def_prop_ro("base", &Window::base)
       .def_prop_ro("next", &Window::next)
       .def_prop_ro("cwnd", &Window::cwnd)
+      .def_prop_ro("train", &Window::train)
       .def_prop_ro("srtt", &Window::srtt)
       .def_prop_ro("rttvar", &Window::rttvar)
       .def_prop_ro("rto", &Window::rto)

@@ -10,16 +10,20 @@ constexpr int64_t kRoundTrips = 8;  // of the least, as a timeout
 constexpr uint32_t kEpochFlights = 64;
 constexpr uint32_t kWholeBatches = 3, kMostUnanswered = kWholeBatches + 31;
 constexpr uint32_t kLeastReordering = 16, kMostReordering = 64;
+constexpr uint32_t kInitialShared = 10, kLeastShared = 2, kLeastReorderingShared = 3;
 
 int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }
 }  // namespace
 
-Window::Window(uint32_t slots, uint32_t batch, uint32_t limit, uint64_t first)
+Window::Window(uint32_t slots, uint32_t batch, uint32_t limit, uint64_t first, bool shared)
     : span_(slots / 2),
       limit_(std::max(1u, std::min(limit, slots / 2))),
       batch_(std::max(1u, std::min(batch, limit_))),
       reordering_threshold_(std::max(1u, std::min(std::clamp(2 * batch, kLeastReordering, kMostReordering), span_ / 4))),
-      cwnd_(limit_),
+      shared_(shared),
+      cwnd_(shared ? std::min(kInitialShared, limit_) : limit_),
+      least_cwnd_(shared ? std::min(kLeastShared, limit_) : batch_),
+      fast_below_(limit_),
       base_(first),
       next_(first),
       high_(first),
@@ -60,7 +64,7 @@ void Window::acknowledge(std::span<const uint64_t> accepted, int64_t now) {
     const Entry& e = at(q);
     if (e.timed) samples_.push_back(now - e.sent_at);
   }
-  credit_ += static_cast<uint64_t>(accepted.size()) * std::max(batch_, cwnd_ / 4);
+  credit_ += static_cast<uint64_t>(accepted.size()) * growth();
   const uint64_t steps = credit_ / cwnd_;
   credit_ %= cwnd_;
   cwnd_ = static_cast<uint32_t>(std::min<uint64_t>(cwnd_ + steps, limit_));
@@ -86,15 +90,17 @@ void Window::acknowledge(std::span<const uint64_t> accepted, int64_t now) {
 void Window::detect_lost(int64_t now, std::vector<uint64_t>& out) {
   const size_t before = out.size();
   bool loss = false, timer = false;
+  bool missing = false, silent = false;  // of packets sent once: a later RESULT is held; or not, though it waits for nobody
   bool counted = false;
-  uint32_t most = batch_;
+  uint32_t most = train();
+  const uint32_t enough = shared_ ? std::min(reordering_threshold_, std::max(kLeastReorderingShared, cwnd_ / 2)) : reordering_threshold_;
   for (uint64_t q = base_; q < next_ && out.size() - before < most; ++q) {
     Entry& e = at(q);
     if (e.done) continue;
     if (now >= std::max(e.deadline, timers_held_until_)) {
       if (!timer) {
         back_off(now);
-        most = std::max(1u, batch_ >> (std::max(unanswered_, kWholeBatches) - kWholeBatches));
+        most = std::max(1u, train() >> (std::max(unanswered_, kWholeBatches) - kWholeBatches));
       }
       timer = true;
     } else if (e.later_from < high_) {
@@ -103,19 +109,24 @@ void Window::detect_lost(int64_t now, std::vector<uint64_t>& out) {
         for (uint64_t p = high_; p-- > base_;) held_from_[p - base_] = total += at(p).done;
         counted = true;
       }
-      if (held_from_[e.later_from - base_] < reordering_threshold_) continue;
+      if (held_from_[e.later_from - base_] < enough) continue;
       loss = true;
     } else {
       continue;
     }
+    missing |= q < high_ && e.later_from == q + 1;
+    silent |= q >= high_ && e.timed;
     e.timed = false;
     e.later_from = next_;
     e.deadline = now + timeout();
     out.push_back(q);
   }
   retransmissions_ += out.size() - before;
-  if (timer) {
-    timers_held_until_ = now + round_trip();
+  if (timer) timers_held_until_ = now + round_trip();
+  if (shared_) {
+    if (missing && shrink(1, 2, now)) fast_below_ = cwnd_;
+    if (silent) shrink(3, 4, now);
+  } else if (timer) {
     shrink(3, 4, now);
   } else if (loss) {
     shrink(7, 8, now);
@@ -137,7 +148,8 @@ int64_t Window::rto() const {
   const int64_t least = std::min(present_.least, last_.least);
   int64_t rto = rto_;
   if (least < INT64_MAX) rto = std::min(rto, std::max(kRoundTrips * least, lossy ? kRtoFloor : kRtoCeiling));
-  return path_.srtt > 0 ? std::max({path_.rto(), kRtoFloor, lossy ? 0 : rto}) : rto;
+  // A queue makes other ranks late too, by up to a window.
+  return path_.srtt > 0 ? std::max({path_.rto(), kRtoFloor, lossy ? 0 : rto, shared_ ? 2 * path_.srtt : 0}) : rto;
 }
 
 int64_t Window::timeout() const { return std::min(rto() << backoff_, std::max(rto(), kRtoCeiling)); }
@@ -171,10 +183,17 @@ void Window::sample(int64_t rtt) {
   rto_ = std::max(measured_.rto(), kRtoFloor);
 }
 
-void Window::shrink(uint32_t numerator, uint32_t denominator, int64_t now) {
-  if (shrunk_at_ >= 0 && now - shrunk_at_ < round_trip()) return;
+// At most once a round trip; false: it has been.
+bool Window::shrink(uint32_t numerator, uint32_t denominator, int64_t now) {
+  if (shrunk_at_ >= 0 && now - shrunk_at_ < round_trip()) return false;
   shrunk_at_ = now;
-  cwnd_ = std::max(cwnd_ * numerator / denominator, batch_);
+  cwnd_ = std::max(cwnd_ * numerator / denominator, least_cwnd_);
+  return true;
+}
+
+uint32_t Window::growth() const {
+  if (!shared_) return std::max(batch_, cwnd_ / 4);
+  return cwnd_ < fast_below_ ? std::max(1u, cwnd_ / 4) : 1;
 }
 
 }  // namespace switchagg

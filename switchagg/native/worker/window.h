@@ -11,11 +11,13 @@ namespace switchagg {
 
 class Window {
  public:
-  Window(uint32_t slots, uint32_t batch, uint32_t limit, uint64_t first = 0);  // `first`: the first packet number
+  // `first`: the first packet number. `shared`: the congestion window follows losses, as TCP's does.
+  Window(uint32_t slots, uint32_t batch, uint32_t limit, uint64_t first = 0, bool shared = false);
 
   uint64_t base() const { return base_; }
   uint64_t next() const { return next_; }
   uint32_t batch() const { return batch_; }
+  uint32_t train() const { return shared_ ? std::clamp(cwnd_ / 4, 1u, batch_) : batch_; }  // packets that may be sent at once
   uint32_t cwnd() const { return cwnd_; }
   int64_t srtt() const { return measured_.srtt; }
   int64_t rttvar() const { return measured_.rttvar; }
@@ -38,7 +40,7 @@ class Window {
   void answered(uint16_t stamp, bool is_new, int64_t now);
   // Processes a batch of new RESULTs: round-trip sample, window growth, new base.
   void acknowledge(std::span<const uint64_t> accepted, int64_t now);
-  // Appends packet numbers to retransmit now: lost by reordering threshold or loss timer, at most a batch, and less after
+  // Appends packet numbers to retransmit now: lost by reordering threshold or loss timer, at most a train, and less after
   // several time-outs in a row that no RESULT followed.
   void detect_lost(int64_t now, std::vector<uint64_t>& out);
   int64_t loss_timer() const;  // -1: nothing is outstanding
@@ -56,9 +58,13 @@ class Window {
   int64_t timeout() const;
   void back_off(int64_t now);
   void sample(int64_t rtt);
-  void shrink(uint32_t numerator, uint32_t denominator, int64_t now);
+  bool shrink(uint32_t numerator, uint32_t denominator, int64_t now);
+  uint32_t growth() const;  // packets a round trip
 
-  uint32_t span_, limit_, batch_, reordering_threshold_, cwnd_;
+  uint32_t span_, limit_, batch_, reordering_threshold_;
+  bool shared_;
+  uint32_t cwnd_, least_cwnd_;
+  uint32_t fast_below_;  // shared: the window after the last loss, up to which it grows fast
   uint64_t base_ = 0, next_ = 0, high_ = 0;
   uint32_t held_ = 0;
   uint64_t credit_ = 0;

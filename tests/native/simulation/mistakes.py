@@ -79,7 +79,7 @@ MISTAKES: Final = (
     Mistake(
         "batches-lost-for-ever",
         _WINDOW,
-        "most = std::max(1u, batch_ >> (std::max(unanswered_, kWholeBatches) - kWholeBatches));",
+        "most = std::max(1u, train() >> (std::max(unanswered_, kWholeBatches) - kWholeBatches));",
         "",
     ),
     Mistake("timer-forgotten", _ENGINE, "timer < 0 ? deadline : std::min(timer, deadline)", "deadline"),

@@ -387,9 +387,14 @@ def _split() -> float:
     with pytest.raises(worker_lib.UsageError, match="pg_options is a _Options; accepted"):
         world.split_group([rank], opts=dist.ProcessGroupGloo._Options(), group_name="alone")
     assert world.split_group([(rank + 1) % 4], group_name="others") is None
-    half = world.split_group([2, 0] if rank % 2 == 0 else [3, 1], opts=Options(bits=16), **named)
+    half = world.split_group(
+        [2, 0] if rank % 2 == 0 else [3, 1],
+        opts=Options(bits=16, transport="udp", congestion="shared"),
+        **named,
+    )
     assert (half.group_name, half.size(), half.rank()) == (named["group_name"], 2, 1 - rank // 2)
     assert (half.settings.bits, half.session.timeout) == (16, 20.0)
+    assert half.session.stats()["window"] < 64, "it starts with ten packets"
     x = torch.full((10,), 2, dtype=torch.int64) ** rank
     half.allreduce([x]).wait()
     half.shutdown()
@@ -780,6 +785,7 @@ def test_a_controller_that_is_not_there() -> None:
         ({"blocks": "some"}, "blocks is 'some'"),
         ({"block_size": 0}, "block_size is 0"),
         ({"transport": "tcp"}, "transport is 'tcp'"),
+        ({"congestion": "tcp"}, "congestion is 'tcp'"),
         ({"fallback": "nccl"}, "fallback is 'nccl'"),
     ],
 )
