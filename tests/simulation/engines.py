@@ -131,9 +131,11 @@ class Engine:
         checked: bool = False,
         secret: object = None,
         more: Sequence[tuple[Socket, Admission]] = (),
+        shares: bool = False,
     ) -> None:
         assert not checked
         assert not secret
+        assert not shares
         thread = Engine.current_thread()
         assert thread is not None
         self.process: Process = thread.process
