@@ -6,7 +6,6 @@ a tensor can only exist where its caller has imported it.
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable
 from functools import lru_cache
@@ -171,11 +170,11 @@ def _unusable(dtype: np.dtype[Any], name: str) -> UsageError:
 
 
 def _torch_view(x: Any, name: str, *, write: bool) -> TensorView:
-    if x.device.type != "cpu":
+    if not x.is_cpu:
         raise UsageError(
             f"{name} is on {x.device}; accepted: CPU tensors. Pass {name}.cpu() and copy the result back"
         )
-    if str(x.layout) != "torch.strided":
+    if x.layout is not sys.modules["torch"].strided:
         raise UsageError(
             f"{name} has layout {x.layout}; accepted: dense (torch.strided) tensors, such as "
             f"{name}.to_dense()"
@@ -190,9 +189,7 @@ def _torch_view(x: Any, name: str, *, write: bool) -> TensorView:
             f"{name} is a leaf that requires grad and cannot be written in place; pass {name}.data or "
             f"{name}.grad"
         )
-    shape = tuple(x.shape)
-    count = math.prod(shape)
-    return TensorView(x, x.data_ptr(), torch_name(x.dtype), shape, count, count * x.element_size())
+    return TensorView(x, x.data_ptr(), torch_name(x.dtype), tuple(x.shape), x.numel(), x.nbytes)
 
 
 def checked_out(

@@ -12,7 +12,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from switchagg.errors import SessionBrokenError, SwitchAggError, WorkerLostError
 from switchagg.rules.planner import SkipPolicy
@@ -82,6 +82,7 @@ class SessionState:
         admitted: the skip policy that the ranks of this generation were admitted with.
         broken: the reason why no call is possible any more; None while calls are.
         groups_made: number of `Session.group` calls in this generation.
+        known_calls: the engine's calls of sums in this generation, with their labels, by what they depend on.
     """
 
     def __init__(
@@ -113,6 +114,7 @@ class SessionState:
         self.broken: str | None = None
         self.closed = False
         self.groups_made = 0
+        self.known_calls: dict[Any, tuple[_native.Call, Any]] = {}
         self.pid = os.getpid()
         self._made_in = id(sys.exc_info()[1])  # the exception that was being handled then
         self._pending: deque[tuple[_native.Collective, object]] = deque()  # in the order of calls
@@ -230,6 +232,7 @@ class SessionState:
         self.rank, self.world_size, self.places = now.rank, now.world_size, now.places
         self.admitted = self.monitor.policies[generation]
         self.groups_made = 0
+        self.known_calls.clear()
 
     # ------------------------------------------------------------------ errors and the end
 

@@ -308,3 +308,32 @@ def test_torch_tensors(host: EmbeddedController) -> None:
         assert x[0, 0] == (2 if rank == 0 else rank)
 
     together(host.url, 3, call)
+
+
+def test_one_array_called_in_many_ways_again_and_again(host: EmbeddedController) -> None:
+    ways: list[dict[str, Any]] = [
+        {"bits": 32}, {"bits": 16}, {"accuracy": "exact"}, {"accuracy": "bounded"}, {"op": "avg", "bits": 32},
+        {"blocks": "dense", "bits": 32}, {"block_size": 16, "bits": 32}, {},
+    ]  # fmt: skip
+
+    def call(session: Session) -> None:
+        known = session._state.known_calls
+        x, out = np.empty(4096, np.float32), np.empty(4096, np.float32)
+        for turn in range(3):
+            for shape in ((4096,), (64, 64)):
+                for way in [*ways, *({**way, "out": out.reshape(shape)} for way in ways)]:
+                    x[:] = session.rank + turn + 1
+                    result = session.allreduce(x.reshape(shape), **way)
+                    expected = 6 + 3 * turn if way.get("op") != "avg" else 2 + turn
+                    assert np.allclose(result, expected, rtol=0.01), (way, turn)
+            x[:] = session.rank + turn + 1
+            assert session.allreduce(x, out=x, bits=32)[0] == 6 + 3 * turn
+            assert len(known) == 4 * len(ways) + 1
+        for wrong in ({"bits": [8]}, {"bits": 24}, {"block_size": 0}, {"op": "median"}, {"out": out[1:]}):
+            with pytest.raises(UsageError):
+                session.allreduce(x, **wrong)
+        x.setflags(write=False)
+        with pytest.raises(UsageError, match="read-only"):
+            session.allreduce(x, bits=32)
+
+    together(host.url, 3, call)

@@ -199,13 +199,13 @@ class Staging:
             UsageError: a tensor is on another kind of device.
         """
         tensors = flat(args)
+        if not self.feeder.busy() and all(t.is_cpu and not needs_staging(t) for t in tensors):
+            return None
         for tensor in tensors:
             if tensor.device.type != "cpu" and not needs_staging(tensor):
                 raise UsageError(
                     f"a tensor is on {tensor.device}; accepted: tensors on the CPU or a CUDA device"
                 )
-        if not self.feeder.busy() and not any(map(needs_staging, tensors)):
-            return None
         waits: list[Step] = []
         backs: list[Step] = []
 

@@ -14,7 +14,8 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable
-from typing import Any, Final
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ import torch
 from switchagg.rules.planner import MAX_BLOCK
 from worker_lib import _native
 from worker_lib.arguments import SUMMABLE, PackedMask, torch_name
+from worker_lib.plan import Words
 from worker_lib.session import Session
 from worker_lib.work import Work
 
@@ -37,33 +39,59 @@ def fits(tensor: object) -> bool:
     return (
         isinstance(tensor, torch.Tensor)
         and tensor.layout == torch.sparse_coo
-        and tensor.device.type == "cpu"
+        and tensor.is_cpu
         and torch_name(tensor.dtype) in SUMMABLE
-        and tensor.sparse_dim() > 0
-        and 0 < math.prod(tensor.shape) <= MAX_ELEMENTS
-        and _block(math.prod(tensor.shape[tensor.sparse_dim() :])) is not None
+        and _layout(tensor.shape, tensor.sparse_dim()) is not None
     )
 
 
+class _Layout(NamedTuple):
+    """A dense shape as rows, and these as blocks: elements a row and in all, blocks a row and in all."""
+
+    width: int
+    elements: int
+    row_blocks: int
+    blocks: int
+
+
+@lru_cache(maxsize=256)
+def _layout(shape: torch.Size, dims: int) -> _Layout | None:
+    """The layout of a shape with so many sparse dimensions; None where blocks cannot carry it."""
+    width, elements = math.prod(shape[dims:]), math.prod(shape)
+    block = _block(width)
+    if dims < 1 or block is None or not 0 < elements <= MAX_ELEMENTS:
+        return None
+    return _Layout(width, elements, width // block, elements // block)
+
+
+class Table(NamedTuple):
+    """A table of zeros, and words for bitmaps of its blocks: this rank's, zero too, and the union's."""
+
+    flat: torch.Tensor
+    mask: Words
+    union: Words
+
+
 class Tables:
-    """Tables of zeros, to be used again; for any thread."""
+    """Tables, to be used again; for any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._spare: dict[tuple[int, torch.dtype], list[torch.Tensor]] = {}
+        self._spare: dict[tuple[int, torch.dtype, int], list[Table]] = {}
 
-    def take(self, elements: int, dtype: torch.dtype) -> torch.Tensor:
-        """A table of zeros, flat, that nobody else uses."""
+    def take(self, elements: int, dtype: torch.dtype, blocks: int) -> Table:
+        """A table that nobody else uses."""
         with self._lock:
-            if spare := self._spare.get((elements, dtype)):
+            if spare := self._spare.get((elements, dtype, blocks)):
                 return spare.pop()
         # NumPy takes zeros from the kernel, which backs a page when it is first touched.
-        return torch.from_numpy(np.zeros(elements * dtype.itemsize, np.uint8)).view(dtype)
+        flat = torch.from_numpy(np.zeros(elements * dtype.itemsize, np.uint8)).view(dtype)
+        return Table(flat, *np.zeros((2, -(-blocks // 32)), np.uint32))
 
-    def give_back(self, table: torch.Tensor) -> None:
+    def give_back(self, table: Table, blocks: int) -> None:
         """Takes back a table that is all zeros again."""
         with self._lock:
-            spare = self._spare.setdefault((table.numel(), table.dtype), [])
+            spare = self._spare.setdefault((table.flat.numel(), table.flat.dtype, blocks), [])
             if len(spare) < _SPARE:
                 spare.append(table)
 
@@ -89,37 +117,33 @@ def start(
     Raises:
         IndexError: an index is outside the tensor's shape; nothing was sent.
     """
-    own = tensor.detach()
-    shape = own.shape
-    dims = own.sparse_dim()
-    x = own.coalesce()
+    x = tensor.detach().coalesce()
+    shape = x.shape
+    dims = x.sparse_dim()
     if session.world_size == 1:
         return [], lambda: _replace(tensor, x)
-    rows, width = shape[:dims], math.prod(shape[dims:])
-    block = _block(width)
-    assert block is not None
-    elements = math.prod(shape)
-    blocks = elements // block
-    mask, union = np.zeros((2, -(-blocks // 32)), np.uint32)
-    indices, values = x.indices().contiguous(), x.values().contiguous()
-    table = tables.take(elements, x.dtype)
-    at = table.data_ptr(), width * table.itemsize, width // block
+    layout = _layout(shape, dims)
+    assert layout is not None
+    rows, (width, elements, row_blocks, blocks) = shape[:dims], layout
+    table = tables.take(elements, x.dtype, blocks)
+    flat, mask, union = table
+    numbers, values = x._indices().contiguous(), x._values().contiguous()
+    at = flat.data_ptr(), width * flat.itemsize, row_blocks
+    there = _native.address(union)
     _native.put_rows(
-        indices.data_ptr(), indices.shape[1], rows, values.data_ptr(), *at, _native.address(mask)
+        numbers.data_ptr(), numbers.shape[1], rows, values.data_ptr(), *at, _native.address(mask)
     )
     work = session._allreduce(
-        table, op, bits, PackedMask(mask), block_size=block, timeout=timeout,
+        flat, op, bits, PackedMask(mask), block_size=width // row_blocks, timeout=timeout,
         min_bits=min_bits, union=union, background=background, lazy=lazy,
     )  # fmt: skip
 
     def finish() -> None:
-        count = _native.count_rows(_native.address(union), blocks, width // block)
-        values = torch.empty((count, *shape[dims:]), dtype=x.dtype, device="cpu")
-        indices = torch.empty((dims, count), dtype=torch.int64, device="cpu")
-        _native.take_rows(
-            _native.address(union), blocks, rows, *at, values.data_ptr(), indices.data_ptr(), count
-        )
-        tables.give_back(table)
+        count = _native.count_rows(there, blocks, row_blocks)
+        values, indices = flat.new_empty((count, *shape[dims:])), numbers.new_empty((dims, count))
+        _native.take_rows(there, blocks, rows, *at, values.data_ptr(), indices.data_ptr(), count)
+        mask.fill(0)
+        tables.give_back(table, blocks)
         result = torch.sparse_coo_tensor(
             indices, values, shape, device="cpu", is_coalesced=True, check_invariants=False
         )
@@ -137,5 +161,4 @@ def _block(width: int) -> int | None:
 
 
 def _replace(tensor: torch.Tensor, result: Any) -> None:
-    with torch.no_grad():
-        tensor.copy_(result)
+    tensor.data = result  # without a copy

@@ -234,7 +234,11 @@ void Plan::scan_range(uint64_t from, uint64_t to) {
         if (!wanted(b)) {  // on to the next that is
           const uint64_t end = (to + block - 1) / block;
           uint64_t next = b + 1;
-          while (next < end && !wanted(next)) next = call_.mask[next >> 5] >> (next & 31) ? next + 1 : (next | 31) + 1;
+          for (; next < end; next = (next | 31) + 1)
+            if (const uint32_t rest = call_.mask[next >> 5] >> (next & 31)) {
+              next += static_cast<uint64_t>(std::countr_zero(rest));
+              break;
+            }
           at = std::min(next * block, to);
           break;
         }
