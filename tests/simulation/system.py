@@ -185,8 +185,8 @@ class System:
                 f"http://{address_of(self.plane.host)}:1", NAME, worker.place, plan.workers,
                 address=address_of(process.host), timeout=plan.timeout, patience=30.0, words=plan.words,
                 slots=plan.slots, transport="udp", stripes=plan.stripes, shares=False,
-                check=False, secret=Secret(bytearray()), runtime=process, may_group=False, deadline=plan.deadline,
-                on_loss="shrink" if plan.shrink else "fail",
+                check=False, secret=Secret(bytearray()), runtime=process, may_group=False,
+                deadline=plan.deadline, on_loss="shrink" if plan.shrink else "fail",
             )  # fmt: skip
             worker.joined = True
             self._joined()
