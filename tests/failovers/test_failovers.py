@@ -13,7 +13,7 @@ from tests.failovers.run import kills
 from tests.seeds import seed_of_this_run
 
 
-@pytest.mark.parametrize("transport", ["udp", "shm"])
+@pytest.mark.parametrize("transport", ["udp", pytest.param("shm", marks=pytest.mark.long)])
 def test_a_job_survives_its_switches(tmp_path: Path, transport: str) -> None:
     rng = random.Random(seed_of_this_run())
     done = list(kills(tmp_path, rng, 4, workers=3, elements=1 << 21, transport=transport))

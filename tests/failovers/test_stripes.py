@@ -18,7 +18,7 @@ from tests.worker_lib.harness import processes, say
 from worker_lib import Session, SwitchError
 
 
-@pytest.mark.parametrize("victim", ["switch", "drained"])
+@pytest.mark.parametrize("victim", ["switch", pytest.param("drained", marks=pytest.mark.long)])
 def test_a_job_survives_one_of_its_switches(tmp_path: Path, victim: str) -> None:
     rng = random.Random(seed_of_this_run())
     done = list(

@@ -28,3 +28,9 @@ def both_transports(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
     """Sessions share slots where they can, then go by UDP. For whole modules: `usefixtures`."""
     monkeypatch.setenv("SWITCHAGG_TRANSPORT", request.param)
     return str(request.param)
+
+
+@pytest.fixture(params=["auto", pytest.param("udp", marks=pytest.mark.long)])
+def either_transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where little depends on the way of packets: UDP in `make test-long` only."""
+    monkeypatch.setenv("SWITCHAGG_TRANSPORT", request.param)

@@ -17,7 +17,7 @@ from worker_lib import Session, UsageError
 
 from .harness import together
 
-pytestmark = pytest.mark.usefixtures("both_transports")
+pytestmark = pytest.mark.usefixtures("either_transport")
 
 Array = npt.NDArray[Any]
 K = 64

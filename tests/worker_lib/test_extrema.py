@@ -18,7 +18,7 @@ from worker_lib import MismatchError, Session, UsageError, extrema
 
 from .harness import together
 
-pytestmark = pytest.mark.usefixtures("both_transports")
+pytestmark = pytest.mark.usefixtures("either_transport")
 
 Array = npt.NDArray[Any]
 K = 64

@@ -16,7 +16,7 @@ from worker_lib import Session, UsageError
 
 from .harness import together
 
-pytestmark = pytest.mark.usefixtures("both_transports")
+pytestmark = pytest.mark.usefixtures("either_transport")
 
 Array = npt.NDArray[Any]
 COUNT = 70_000  # more than one segment's first packets, and a chunk that is not full

@@ -34,7 +34,7 @@ def run(level: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("level", ["base", "v3", "v4"])
+@pytest.mark.parametrize("level", ["base", pytest.param("v3", marks=pytest.mark.long), "v4"])
 def test_every_instruction_set_agrees_with_the_reference(level: str) -> None:
     chosen = run(level, "-c", "from worker_lib import _native; print(_native.kernels)").stdout.strip()
     if chosen != level:

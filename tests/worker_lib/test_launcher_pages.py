@@ -50,10 +50,9 @@ def _are_four(done: subprocess.CompletedProcess[str], steps: int = 1) -> bool:
     "name",
     [
         "srun",
-        "torchrun",
         *(
             pytest.param(name, marks=pytest.mark.long)
-            for name in ("Open MPI", "Hydra", "Open MPI on one host")
+            for name in ("torchrun", "Open MPI", "Hydra", "Open MPI on one host")
         ),
     ],
 )

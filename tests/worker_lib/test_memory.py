@@ -11,7 +11,7 @@ from worker_lib.embedded import start_embedded
 
 from .harness import processes
 
-pytestmark = pytest.mark.usefixtures("both_transports")
+pytestmark = pytest.mark.usefixtures("either_transport")
 
 TENSOR = 64 << 20  # bytes
 LIMIT = 32 << 20

@@ -26,7 +26,7 @@ from worker_lib.work import Work
 
 from .harness import together
 
-pytestmark = pytest.mark.usefixtures("both_transports")
+pytestmark = pytest.mark.usefixtures("either_transport")
 
 _PCAP_HEADER, _PCAP_RECORD, _IP_UDP = 24, 16, 28
 _BLOCKS = (1, 16, 64, 100, 1024, 65536)

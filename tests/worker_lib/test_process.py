@@ -22,7 +22,7 @@ from worker_lib.join import MemberStream
 
 from .harness import ROOT, Process, ProcessEnded, in_threads, job_name, processes, say, together
 
-pytestmark = pytest.mark.usefixtures("both_transports")
+pytestmark = pytest.mark.usefixtures("either_transport")
 
 F32 = np.float32
 

@@ -17,7 +17,7 @@ from worker_lib import MismatchError, Session, UsageError
 
 from .harness import together
 
-pytestmark = pytest.mark.usefixtures("both_transports")
+pytestmark = pytest.mark.usefixtures("either_transport")
 
 
 @pytest.fixture(scope="module")

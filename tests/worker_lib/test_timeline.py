@@ -38,7 +38,7 @@ def _five(session: Session) -> None:
     session.barrier()
 
 
-@pytest.mark.usefixtures("both_transports")
+@pytest.mark.usefixtures("either_transport")
 def test_every_collective_is_recorded_with_its_times(host: EmbeddedController, tmp_path: Path) -> None:
     name = job_name()
     together(host.url, 3, _five, job=name, timeline=tmp_path / "new" / "folder")

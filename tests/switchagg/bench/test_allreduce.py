@@ -137,7 +137,13 @@ def test_gloo_on_a_grid() -> None:
     assert any("gloo-fp16" in line for line in progress.notes)
 
 
-@pytest.mark.parametrize("system", [*mpi.WAYS, pytest.param("oneccl", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "system",
+    [
+        pytest.param(name, marks=[] if name == "openmpi-shm" else [pytest.mark.long])
+        for name in (*mpi.WAYS, "oneccl")
+    ],
+)
 def test_launched_peers(system: str) -> None:
     if missing := reasons()[system]:
         pytest.skip(missing)
@@ -152,7 +158,7 @@ def test_launched_peers(system: str) -> None:
 
 
 @needs_switchagg
-@pytest.mark.parametrize("mask", [False, True])
+@pytest.mark.parametrize("mask", [pytest.param(False, marks=pytest.mark.long), True])
 def test_switchagg(mask: bool) -> None:
     outcome, progress = measure(compare=(), densities=(1.0, 0.1), mask=mask, sizes=(65536, 1 << 20))
     runs = check_runs(outcome, progress)
@@ -307,7 +313,7 @@ def test_ranks_end_when_the_parent_is_killed() -> None:
 
 
 @needs_gloo
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM])
 def test_an_interrupted_run_leaves_no_process(number: signal.Signals) -> None:
     arguments = ["bench", "allreduce", "--size", "4K", "--compare", "gloo", "--repeat", "1000"]
     run = subprocess.Popen(

@@ -107,8 +107,8 @@ def test_without_prefix() -> None:
     [
         ("sys.exit(3)", 3, "ended with status 3"),
         ("os.kill(os.getpid(), signal.SIGKILL)", 137, "was killed by SIGKILL"),
-        ("os.abort()", 134, "was killed by SIGABRT"),
-        ("raise ValueError('bad')", 1, "ended with status 1"),
+        pytest.param("os.abort()", 134, "was killed by SIGABRT", marks=pytest.mark.long),
+        pytest.param("raise ValueError('bad')", 1, "ended with status 1", marks=pytest.mark.long),
     ],
 )
 def test_a_rank_that_fails_ends_the_others(ending: str, status: int, said: str) -> None:
@@ -159,7 +159,13 @@ time.sleep(600)
     assert outcome("run", "-n", "2", "--grace", "0", *python(program))[0] == 2
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGTERM,
+        *(pytest.param(each, marks=pytest.mark.long) for each in (signal.SIGINT, signal.SIGHUP)),
+    ],
+)
 def test_signals_are_passed_on(number: signal.Signals) -> None:
     program = f"""
 import signal, sys, time
@@ -224,7 +230,7 @@ def _kill_a_worker(running: Command) -> None:
 
 
 @pytest.mark.parametrize("kill", [_kill_run, _kill_a_worker])
-@pytest.mark.parametrize("program", ["plain", "grandchildren"])
+@pytest.mark.parametrize("program", [pytest.param("plain", marks=pytest.mark.long), "grandchildren"])
 def test_kill_leaves_nothing_behind(kill: Callable[[Command], None], program: str) -> None:
     line = python(SLEEP)
     if program == "grandchildren":
@@ -345,7 +351,7 @@ time.sleep(600)
 """
 
 
-@pytest.mark.parametrize("through", ["a file", "a descriptor"])
+@pytest.mark.parametrize("through", [pytest.param("a file", marks=pytest.mark.long), "a descriptor"])
 def test_a_secret_is_on_no_command_line_in_no_environment_and_in_no_output(
     tmp_path: Path, through: str
 ) -> None:

@@ -88,5 +88,5 @@ ENGINES: dict[str, Callable[[int], Engine]] = {
 }
 """Functions that make an engine with a number of slots, by name."""
 
-SEQUENCES = 2000
+SEQUENCES = 1200
 """Random sequences that an engine is compared in."""

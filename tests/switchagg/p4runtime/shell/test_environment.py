@@ -169,6 +169,7 @@ def _check(python: Path, server: str, engine: str) -> None:
     }
 
 
+@pytest.mark.long
 def test_pip_that_finds_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
