@@ -32,5 +32,5 @@ def both_transports(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
 
 @pytest.fixture(params=["auto", pytest.param("udp", marks=pytest.mark.long)])
 def either_transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where little depends on the way of packets: UDP in `make test-long` only."""
+    """As `both_transports`, but UDP in `make test-long` only: little depends on the way of packets."""
     monkeypatch.setenv("SWITCHAGG_TRANSPORT", request.param)
