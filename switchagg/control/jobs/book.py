@@ -467,7 +467,7 @@ class JobBook:
         for job in self.table.jobs():
             generation = job.generation
             if generation is not None and generation.forgotten and job.failover is None:
-                self._replace_slots(job, generation, generation.forgotten)
+                self._replace_slots(job, generation, min(generation.forgotten))
         for job in self.table.jobs() if down else ():
             names = job.switches if job.failover is None else job.failover.target.switches
             gone = next((name for name in names if name in down), None)
@@ -479,14 +479,14 @@ class JobBook:
 
         Where other switches are not known yet, as after a restart of the controller, it waits for them.
         """
-        generation.forgotten = ""
+        generation.forgotten |= {name}
         why = f"switch {name!r} restarted, and what its slots held is lost"
         if self.failovers.begin(job, name, why, back=True):
             return
         unknown = any(not each.up and not each.is_lost for each in self.pool.switches.values())
         if unknown and self.failovers.is_complete(job):
-            generation.forgotten = name
-        elif not self._lifecycle.end_if_empty(job):
+            return
+        if not self._lifecycle.end_if_empty(job):
             self._lifecycle.fail(job, why, {"event": "switch", "why": why})
 
     def _leave_drained(self, job: Job, who: str = "") -> None:
@@ -547,6 +547,9 @@ class JobBook:
                 continue  # the next generation opens below
             if job.failover is None:
                 self._replace_slots(job, job.generation, name)
+            else:  # its members report what they lack of all switches
+                job.failover.gone |= {name}
+                job.failover.planned = False
         self._leave_dead_switches()
         self.scheduler.run()
 

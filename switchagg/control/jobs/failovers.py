@@ -74,15 +74,17 @@ class Failovers:
             return False
         assert old is not None
         earlier = job.failover
+        left = generation.forgotten | {gone}
+        generation.forgotten = frozenset()
         self._lifecycle.cancel_failover(job)
         job.failover = (
-            Failover(why, target, frozenset({gone}), {}, planned)
+            Failover(why, target, left, {}, planned and left == {gone})
             if earlier is None
             else replace(
                 earlier,
                 why=why,
                 target=target,
-                gone=earlier.gone | {gone},
+                gone=earlier.gone | left,
                 planned=False,
                 first=None,
                 refused_by="",

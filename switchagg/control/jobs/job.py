@@ -94,7 +94,7 @@ class Generation:
     fenced: int = 0  # bits of workers
     ready: bool = False  # every slot on this switch is initialised
     open: bool = False  # the job is ready on all its switches, and the members have been told
-    forgotten: str = ""  # a switch that has lost the slots, while it is not known where the job can go on
+    forgotten: frozenset[str] = frozenset()  # switches that have lost the slots, until a failover begins
     leaves: tuple[Generation, ...] = ()  # the same job on the switches below
     seats: tuple[int | str, ...] = ()  # in a tree, the `senders`; on a single switch these are `places`
     pending: dict[int, bytes] = field(default_factory=dict)  # INITs that have not been echoed, by slot

@@ -12,7 +12,7 @@ from switchagg.control.jobs.book import JobBook
 from switchagg.control.jobs.effects import Fence, Install, Remove
 from switchagg.control.jobs.job import Job, Member
 from switchagg.control.jobs.records import JobState, JoinRequest, Quota, StripeAdmission, Tenant
-from switchagg.control.jobs.switch_resources import SwitchResources
+from switchagg.control.jobs.switch_resources import UNREACHED, SwitchResources
 from switchagg.errors import AdmissionError
 from switchagg.rules.switch import Reconciled
 from switchagg.rules.wiring import Attachment
@@ -220,6 +220,70 @@ def test_a_switch_that_forgot_its_stripe_takes_it_again() -> None:
     assert job.ranges == ranges
     assert _there(members[0])[0] == kept
     assert _there(members[0])[1].first_packet == 2
+
+
+def _restarted(jobs: JobBook, members: list[Member], stripes: list[int]) -> None:
+    """The switches of these stripes are found empty, in this order."""
+    parts = [generation(members[0]).parts[stripe] for stripe in stripes]
+    for part in parts:
+        jobs.switch_up(part.slot_range.switch, Reconciled(missing=(part.id,)))
+
+
+@pytest.mark.parametrize("stripes", [[0, 1], [1, 0]])
+@pytest.mark.parametrize("restart", [True, False], ids=["and-the-controller", "alone"])
+def test_two_switches_that_forgot_their_stripes_take_them_again(stripes: list[int], restart: bool) -> None:
+    jobs = book(switch("a"), switch("b"))
+    members = _join(jobs)
+    job, before = members[0].job, generation(members[0])
+    ranges = job.ranges
+    if restart:
+        for each in jobs.pool.switches.values():
+            each.up, each.why = False, UNREACHED
+    _restarted(jobs, members, stripes)
+    assert [event["event"] for event in told(jobs.poll(), members[0])] == ["failover"]
+    jobs.tick(0.1)
+    _report(jobs, members, [[3, 5], [4, 2]], stripe=stripes[restart])
+    done = carry_out(jobs)
+    assert [each.generation for each in only(done, Remove)] == list(before.parts)
+    assert {each.generation.slot_range for each in only(done, Install)} == set(ranges)
+    assert job.ranges == ranges
+    assert [each.first_packet for each in _there(members[0])] == [3, 2]
+    jobs.tick(0.2)
+    assert job.failover is None
+    for member in members:
+        jobs.leave(member)
+    carry_out(jobs)
+    assert (jobs.table.jobs(), free(jobs)) == ([], 128)
+
+
+def test_a_stripe_that_was_forgotten_goes_over_with_one_that_a_member_cannot_reach() -> None:
+    """The controller has restarted, and not reached the other switch yet; a third one is up."""
+    jobs = book(*map(switch, "abc"))
+    members = _join(jobs)
+    job, (first, second) = members[0].job, members[0].job.switches
+    (spare,) = {"a", "b", "c"} - {first, second}
+    full = create(jobs, "full", switch=spare, slots=64)
+    for each in jobs.pool.switches.values():
+        each.up, each.why = False, UNREACHED
+    _restarted(jobs, members, [0])
+    jobs.switch_up(spare, Reconciled())
+    assert job.failover is None
+    jobs.evict(full, "admin")
+    _report(jobs, members, [[3, 5], [4, 2]], stripe=1)
+    done = carry_out(jobs)
+    assert [each.generation.slot_range.switch for each in only(done, Install)] == [first, spare]
+    assert job.switches == (first, spare)
+
+
+def test_a_drain_does_not_count_as_planned_once_another_stripe_was_forgotten() -> None:
+    jobs = book(*map(switch, "abc"))
+    members = _join(jobs, on_loss="shrink")
+    job = members[0].job
+    jobs.set_draining(job.switches[0], True, "admin")
+    _restarted(jobs, members, [1])
+    jobs.lost([members[1]], "silent")
+    assert job.change is not None
+    assert job.change.stranded
 
 
 def test_without_another_switch_the_job_stays_until_a_member_cannot_reach_it() -> None:
