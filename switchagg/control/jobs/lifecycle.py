@@ -245,7 +245,7 @@ class JobLifecycle:
         return job.state is JobState.ended
 
     def fail(self, job: Job, why: str, event: Mapping[str, Any]) -> None:
-        """Fails a job: tells its members and removes it from its switches."""
+        """Fails a job: tells its members and removes it from its switches. It has ended if none is there."""
         job.why = why
         self._release(job, AdmissionError(f"job {job.name!r} has failed: {why}", "failed"))
         self.free_ranges(job)
@@ -253,6 +253,7 @@ class JobLifecycle:
         self._effects.send_all(job, {"job": job.id, **event})
         self._effects.save(job)
         self._effects.log(EventKind.failed, f"job {job.name!r} has failed: {why}", job)
+        self.end_if_empty(job)
 
     def end(
         self, job: Job, why: str = "all its members are gone", refusal: AdmissionError | None = None

@@ -506,6 +506,27 @@ def test_a_change_does_not_wait_for_ever_for_the_only_switch() -> None:
     assert free(jobs) == 64
 
 
+def test_nothing_is_left_of_a_job_that_fails_when_only_one_that_comes_back_is_there() -> None:
+    jobs = book()
+    zero, one = run(jobs, **SHRINK)
+    jobs.lost([zero], "its process ended")
+    change(jobs, [one])
+    back = join(jobs, "a", request(0))
+    jobs.poll()
+    jobs.changes.progress(one, 3)
+    proceed(jobs, one)
+    (install,) = only(jobs.poll(), Install)
+    assert install.generation.places == (0, 1)
+    jobs.switch_down("s", "gone")
+    jobs.leave(one)
+    jobs.tick(1.0)
+    assert back.refusal is None
+    jobs.tick(1.0 + DOWN_PATIENCE)
+    assert back.refusal is not None
+    assert back.refusal.code == "failed"
+    assert (jobs.table.jobs(), free(jobs), jobs.table.cookies) == ([], 64, {})
+
+
 def test_a_change_waits_for_room_on_another_switch() -> None:
     jobs = book(switch("a"), switch("b"))
     zero, one = run(jobs, **SHRINK)
