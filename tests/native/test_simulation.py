@@ -149,6 +149,7 @@ def test_slots_that_are_not_freed_are_found_and_told(library: Path, tmp_path: Pa
         pytest.param(240007154, id="the same, while the store fails"),
         pytest.param(800000001808, id="both switches of a job in stripes and the controller restart"),
         pytest.param(800000009154, id="a job fails when only a rank that comes back is there"),
+        pytest.param(810000001381, id="a stripe is forgotten while the other one opens again"),
         pytest.param(240400255, id="a rank leaves while another one that is back is let in"),
     ],
 )

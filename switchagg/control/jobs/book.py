@@ -540,8 +540,11 @@ class JobBook:
                 continue
             if not job.generation.open:
                 part = next(each for each in job.generation.parts if each.slot_range.switch == name)
+                part.ready = False  # a stripe that a failover keeps has been
                 restarted = SwitchError("it restarted, and what its slots held is lost")
-                self.opening_failed(job, part, restarted)
+                why = f"switch {name!r} restarted, and what its slots held is lost"
+                if not self.failovers.begin(job, name, why, back=True):
+                    self.opening_failed(job, part, restarted)
                 continue
             if not self.changes.uses_old_generation(job):
                 continue  # the next generation opens below

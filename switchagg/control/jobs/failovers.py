@@ -26,7 +26,7 @@ from typing import Final
 
 from switchagg.control.jobs.candidates import CandidateFinder, PlacementCandidate
 from switchagg.control.jobs.effects import AnswerStep, ChangeStep, Effects, SendEvent
-from switchagg.control.jobs.job import Failover, Job, Member
+from switchagg.control.jobs.job import Failover, Job, Member, Placement
 from switchagg.control.jobs.lifecycle import JobLifecycle
 from switchagg.control.jobs.membership_changes import check_address_free, checked_ports
 from switchagg.control.jobs.records import EventKind, JobState, MemberState
@@ -68,13 +68,13 @@ class Failovers:
             return False
         if job.failover is None and not generation.open:
             return False  # of a change of membership
-        old = job.placement
-        target = self._pool.take(self._fitting(job), without=() if back else [gone], held=old)
+        old, earlier = job.placement, job.failover
+        target = self._target(job, gone, back=back)
         if target is None:
             return False
         assert old is not None
-        earlier = job.failover
-        left = generation.forgotten | {gone}
+        used = (earlier.former[0] if earlier is not None and earlier.former is not None else old).switches
+        left = generation.forgotten | ({gone} & {*used})
         generation.forgotten = frozenset()
         self._lifecycle.cancel_failover(job)
         job.failover = (
@@ -87,7 +87,8 @@ class Failovers:
                 gone=earlier.gone | left,
                 planned=False,
                 first=None,
-                refused_by="",
+                refused=frozenset() if back else earlier.refused,
+                waits_for="",
             )
         )
         if job.change is not None:
@@ -101,17 +102,19 @@ class Failovers:
 
     def target_failed(self, job: Job, name: str, why: str) -> None:
         """A switch has not taken the job: it goes over to another one, or waits until one takes it."""
+        failover = job.failover
+        assert failover is not None
+        failover.refused |= {name}
         if self.begin(job, name, why):
             return
-        assert job.failover is not None
-        job.failover.refused_by, job.failover.why = name, why
+        failover.waits_for, failover.why = name, why
         text = f"job {job.name!r} waits for a switch, for {job.deadline:g} s: {why}"
         self._effects.log(EventKind.moving, text, job, switch=name)
 
     def retry(self, job: Job, now: float) -> None:
         """Tries again to find a switch for a job that none has taken. Fails it after its deadline."""
         failover = job.failover
-        if failover is None or not failover.refused_by:
+        if failover is None or not failover.waits_for:
             return
         if failover.until is None:
             failover.until = now + job.deadline
@@ -120,9 +123,25 @@ class Failovers:
             self._lifecycle.fail(job, why, {"event": "switch", "why": why})
         elif now >= failover.retry_at:
             failover.retry_at = now + RETRY
-            name, why = failover.refused_by, failover.why
+            name, why = failover.waits_for, failover.why
+            failover.refused = frozenset()
             if not self.begin(job, name, why):
                 self.begin(job, name, why, back=True)
+
+    def _target(self, job: Job, gone: str, *, back: bool) -> Placement | None:
+        """Reserves ranges for a job that leaves `gone`, and rather none on a switch that it has left before.
+
+        There is none on those that have refused the job since all were tried. With `back` any will do.
+        """
+        candidates, earlier = self._fitting(job), job.failover
+        if back:
+            return self._pool.take(candidates, held=job.placement)
+        if earlier is not None:
+            avoided = earlier.gone | earlier.refused | {gone}
+            target = self._pool.take(candidates, without=avoided, held=job.placement)
+            if target is not None or earlier.refused:
+                return target
+        return self._pool.take(candidates, without=[gone], held=job.placement)
 
     @staticmethod
     def is_complete(job: Job) -> bool:

@@ -241,8 +241,9 @@ class Failover:
     planned: bool = False  # from a switch that lives, and is drained
     first: tuple[int, ...] | None = None  # the lowest of these once all have reported
     former: tuple[Placement, Generation] | None = None  # from then on: those of before
-    refused_by: str = ""  # the switch that did not take the job, while there is no other
-    retry_at: float = 0.0  # when that is tried again
+    refused: frozenset[str] = frozenset()  # the switches that have not taken the job since all were tried
+    waits_for: str = ""  # the last of them, while there is no other
+    retry_at: float = 0.0  # when all are tried again
     until: float | None = None  # when the job fails, unless a switch has taken it
 
 

@@ -256,6 +256,26 @@ def test_two_switches_that_forgot_their_stripes_take_them_again(stripes: list[in
     assert (jobs.table.jobs(), free(jobs)) == ([], 128)
 
 
+def test_a_stripe_that_is_forgotten_while_another_opens_is_installed_too() -> None:
+    jobs = book(switch("a"), switch("b"))
+    members = _join(jobs)
+    job, (kept, lost) = members[0].job, generation(members[0]).parts
+    _restarted(jobs, members, [1])
+    _report(jobs, members, [[3, 5], [4, 2]], stripe=1)
+    (install,) = only(jobs.poll(), Install)
+    jobs.switch_up(kept.slot_range.switch, Reconciled(missing=(kept.id,)))
+    jobs.opened(install.job, install.generation, 0.0)
+    assert job.failover is not None
+    installed = only(carry_out(jobs), Install)
+    assert {each.generation.slot_range for each in installed} == {kept.slot_range, lost.slot_range}
+    assert job.failover is None
+    assert [each.first_packet for each in _there(members[0])] == [3, 2]
+    for member in members:
+        jobs.leave(member)
+    carry_out(jobs)
+    assert (jobs.table.jobs(), free(jobs)) == ([], 128)
+
+
 def test_a_stripe_that_was_forgotten_goes_over_with_one_that_a_member_cannot_reach() -> None:
     """The controller has restarted, and not reached the other switch yet; a third one is up."""
     jobs = book(*map(switch, "abc"))

@@ -172,6 +172,24 @@ def test_a_job_that_no_switch_takes_fails_after_its_deadline() -> None:
     assert free(jobs) == 128
 
 
+def test_each_switch_that_does_not_take_a_job_is_tried_once_a_second_and_none_that_it_has_left() -> None:
+    jobs = book(switch("a"), switch("b"), switch("c"))
+    zero, one = going_over(jobs)
+    jobs.switch_up("a", Reconciled())  # its members do not reach it
+    for second in range(1, 11):
+        assert {does_not_answer(jobs), does_not_answer(jobs)} == {"b", "c"}
+        assert only(jobs.poll(), Install) == []
+        for member in (zero, one):
+            jobs.heard(member.cookie, float(second))
+        assert zero.job.state is JobState.running
+        jobs.tick(float(second))
+    assert {does_not_answer(jobs), does_not_answer(jobs)} == {"b", "c"}
+    jobs.tick(11.0)
+    assert zero.job.state is JobState.failed
+    assert zero.job.why.endswith("no answer within 2 s; no switch has taken it for 10 s")
+    assert free(jobs) == 192
+
+
 @pytest.mark.parametrize("shrinks", [False, True])
 def test_a_rank_is_lost_while_its_job_waits_for_a_switch(shrinks: bool) -> None:
     jobs = book(switch("a"), switch("b"))
