@@ -188,7 +188,7 @@ def _key(
         return None
     to = None if o is None or o is v else o.address
     at = None if union is None else _native.address(union)
-    members = state.generation, state.rank, state.world_size  # which another thread may be changing
+    members = state.generation, state.rank, state.world_size
     return members, v.address, to, v.dtype, v.shape, op, bits, min_bits, blocks, block_size, tag, at
 
 

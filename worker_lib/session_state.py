@@ -227,12 +227,12 @@ class SessionState:
         assert self.monitor is not None
         if generation <= self.generation:
             return
-        self.generation = generation
         now = self.monitor.generations[generation]
         self.rank, self.world_size, self.places = now.rank, now.world_size, now.places
         self.admitted = self.monitor.policies[generation]
         self.groups_made = 0
         self.known_calls.clear()
+        self.generation = generation  # last: other threads look at it without the lock, and then at the rest
 
     # ------------------------------------------------------------------ errors and the end
 

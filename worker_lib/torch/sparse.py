@@ -161,4 +161,6 @@ def _block(width: int) -> int | None:
 
 
 def _replace(tensor: torch.Tensor, result: Any) -> None:
-    tensor.data = result  # without a copy
+    tensor.data = result  # without a copy, and unknown to autograd
+    if not tensor.is_inference():  # those have no version
+        torch.autograd.graph.increment_version(tensor)

@@ -78,7 +78,7 @@ class TaskThread:
         self._watched = False  # a thread looks whether it stays there
         self._idle = 0  # threads that wait to lead
         self._unfinished = 0
-        self._later: Later | None = None
+        self._later = Later(self.put, f"{name} later")
         self.stopped = False
 
     def put(self, task: Step) -> None:
@@ -97,11 +97,6 @@ class TaskThread:
 
         Raises `SessionBrokenError` after `stop`.
         """
-        with self._changed:
-            if self.stopped:
-                raise destroyed()
-            if self._later is None:
-                self._later = Later(self.put, f"{self._name} later")
         self._later.add(task, is_done)
 
     def busy(self) -> bool:
@@ -126,8 +121,7 @@ class TaskThread:
 
     def stop(self) -> None:
         """Ends the threads after the tasks that they have. Safe to call twice, and from a task."""
-        if self._later is not None:
-            self._later.stop()
+        self._later.stop()  # from here on it takes nothing; the tasks that it has are put
         with self._changed:
             self.stopped = True
             self._changed.notify_all()

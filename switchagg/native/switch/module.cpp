@@ -417,10 +417,12 @@ nb::dict ether_counters(NativeSwitch& self) {
 
 // Datagrams that a device dropped; empty on a socket of the kernel.
 nb::dict host_counters(NativeSwitch& self) {
-  if (self.hosts().empty()) return {};
+  FrameHost::Hosts hosts = self.hosts();
+  if (hosts.empty()) return {};
   HostCounters c;
   without_gil([&] {
-    for (const auto& host : self.hosts()) c += host->counters();
+    for (const auto& host : hosts) c += host->counters();
+    hosts.clear();  // here, as they may have no other owner by now
   });
   return to_dict({{"malformed", c.malformed}, {"unaddressed", c.unaddressed}, {"not_open", c.not_open}, {"too_large", c.too_large},
                   {"no_room", c.no_room}});

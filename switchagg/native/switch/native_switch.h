@@ -6,6 +6,7 @@
 #include <nanobind/nanobind.h>
 
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -66,7 +67,7 @@ class NativeSwitch {
     const Endpoint local = to_endpoint({address, 0});
     return without_gil([&] {
       std::string description;
-      hosts_ = xdp_hosts(local.ip, static_cast<uint32_t>(loops_->size()), description);
+      set_hosts(xdp_hosts(local.ip, static_cast<uint32_t>(loops_->size()), description));
       return description;
     });
   }
@@ -74,7 +75,7 @@ class NativeSwitch {
   // open() then takes packets from the process's DPDK ports, whose address this is; and no links.
   void use_dpdk(const std::string& address, const DpdkSettings& settings) {
     const Endpoint local = to_endpoint({address, 0});
-    without_gil([&] { hosts_ = dpdk_hosts(local.ip, settings, static_cast<uint32_t>(loops_->size())); });
+    without_gil([&] { set_hosts(dpdk_hosts(local.ip, settings, static_cast<uint32_t>(loops_->size()))); });
   }
 
   // Takes over `capture`, the descriptor of a file or -1, even if this throws. Of several threads each has a socket of the
@@ -90,7 +91,7 @@ class NativeSwitch {
     options.share_address = threads > 1;
     options.show_strangers = static_cast<bool>(file);
     without_gil([&] {
-      if (threads > 1 && (rate || faults || file)) throw std::logic_error("devices know one thread");
+      if (threads > 1 && (rate || faults || file)) throw std::logic_error("rates, faults and captures know one thread");
       for (uint32_t thread = 0; thread < threads; ++thread) {
         std::unique_ptr<UdpPort> udp;
         if (hosts_.empty() || hosts_[0]->device().shared_with_kernel()) {
@@ -172,7 +173,7 @@ class NativeSwitch {
     if (capture_) capture_->finish();
     for (HubPort* const hub : hubs_) hub->end_links();
     abandon_ports();
-    hosts_.clear();
+    set_hosts({});
   }
 
   // In a forked child: closes the parent's descriptors.
@@ -188,10 +189,13 @@ class NativeSwitch {
   const UdpPort* udp() const { return udp_; }  // nullptr on DPDK, and before open()
   Endpoint local() const { return port_ ? port_->local() : Endpoint{}; }
   uint32_t receive_buffer() const {
-    if (!hosts_.empty()) return hosts_[0]->receive_bytes();
+    if (const FrameHost::Hosts all = hosts(); !all.empty()) return all[0]->receive_bytes();
     return udp_ ? static_cast<uint32_t>(udp_->receive_buffer()) : 0;
   }
-  const FrameHost::Hosts& hosts() const { return hosts_; }
+  FrameHost::Hosts hosts() const {  // none after close(), which another thread may be in
+    std::lock_guard guard(hosts_lock_);
+    return hosts_;
+  }
   EtherPort& ether() {
     loops();
     if (!ether_) throw std::runtime_error("this switch is on a UDP port");
@@ -208,6 +212,10 @@ class NativeSwitch {
     std::vector<Port*> ports{port_.get()};
     for (const auto& other : others_) ports.push_back(other.get());
     loops_->start(ports);
+  }
+  void set_hosts(FrameHost::Hosts hosts) {
+    std::lock_guard guard(hosts_lock_);
+    hosts_.swap(hosts);  // those that were there end without the lock
   }
   void abandon_ports() {
     if (port_) port_->abandon();
@@ -254,6 +262,7 @@ class NativeSwitch {
 
   std::unique_ptr<Port> port_;  // the first loop's; close() closes it but keeps it, with its counters
   std::vector<std::unique_ptr<Port>> others_;  // of the other loops
+  mutable std::mutex hosts_lock_;
   FrameHost::Hosts hosts_;  // of the threads, on AF_XDP or DPDK
   UdpPort* udp_ = nullptr;
   std::vector<HubPort*> hubs_;  // by loop

@@ -15,7 +15,8 @@ namespace switchagg {
 
 class StrayQueue {
  public:
-  // As many bytes as one receive() of a UdpPort takes, and more: a batch of strays fits into an empty queue.
+  // As many bytes as one receive() of a UdpPort takes, and more: such a batch fits into an empty queue. That of a device or
+  // of rings need not, where packets are large and there are several queues, ports or workers.
   static constexpr uint64_t kBytes = uint64_t{1} << 20;
 
   StrayQueue() : memory_(kBytes) {}

@@ -63,6 +63,26 @@ def test_sums_and_the_union_of_rows() -> None:
     run(3, _sums, seed_of_this_run() % 2**31)
 
 
+def _saved() -> None:
+    x = torch.sparse_coo_tensor([[0, 2]], torch.ones(2, 3), (4, 3))
+    scale = torch.ones(4, 3, requires_grad=True)
+    product = (x * scale).to_dense().sum()
+    before = x._version
+    dist.all_reduce(x)
+    assert x._version > before
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        product.backward()
+    with torch.inference_mode():
+        y = torch.sparse_coo_tensor([[0, 2]], torch.ones(2, 3), (4, 3))  # has no version
+        dist.all_reduce(y)
+        assert y.to_dense().sum() == 6 * dist.get_world_size()
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_autograd_sees_that_a_saved_tensor_was_reduced(ranks: int) -> None:
+    run(ranks, _saved)
+
+
 def _packets() -> tuple[int, int]:
     """The packets of a table of 100,000 rows, of which each rank has 50, and the rows of the result."""
     session = dist.group.WORLD.session

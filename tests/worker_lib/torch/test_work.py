@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -118,6 +119,25 @@ def test_what_is_for_later_is_queued_unless_it_is_done(monkeypatch: pytest.Monke
     assert ran == ["at the end"]
     with pytest.raises(SessionBrokenError):
         tasks.put_later(ready.set, ready.is_set)
+
+
+def test_a_stop_loses_nothing_that_comes_for_later_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work, "_LATER", 600.0)
+    tasks, tried, taken, ran = TaskThread("test"), [], [], []
+
+    class Lock(threading.Condition):
+        def __enter__(self) -> bool:
+            if not tried:
+                tried.append(True)
+                with suppress(SessionBrokenError):
+                    tasks.put_later(lambda: ran.append(True), lambda: False)
+                    taken.append(True)
+            return super().__enter__()
+
+    tasks._changed = Lock()
+    tasks.stop()
+    assert tried
+    assert ran == taken
 
 
 def test_a_group_is_not_busy_for_its_own_tasks() -> None:
