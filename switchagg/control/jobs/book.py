@@ -64,6 +64,7 @@ from switchagg.runtime import SYSTEM
 
 GRACE: Final = 5.0  # seconds that members have at least to come back after a restart
 ATTACH_PATIENCE: Final = 5.0  # seconds that a client waits for the answer to an attach
+_RESTARTED: Final = "restarted, and what its slots held is lost"
 
 
 class JobBook:
@@ -480,7 +481,7 @@ class JobBook:
         Where other switches are not known yet, as after a restart of the controller, it waits for them.
         """
         generation.forgotten |= {name}
-        why = f"switch {name!r} restarted, and what its slots held is lost"
+        why = f"switch {name!r} {_RESTARTED}"
         if self.failovers.begin(job, name, why, back=True):
             return
         unknown = any(not each.up and not each.is_lost for each in self.pool.switches.values())
@@ -541,10 +542,8 @@ class JobBook:
             if not job.generation.open:
                 part = next(each for each in job.generation.parts if each.slot_range.switch == name)
                 part.ready = False  # a stripe that a failover keeps has been
-                restarted = SwitchError("it restarted, and what its slots held is lost")
-                why = f"switch {name!r} restarted, and what its slots held is lost"
-                if not self.failovers.begin(job, name, why, back=True):
-                    self.opening_failed(job, part, restarted)
+                if not self.failovers.begin(job, name, f"switch {name!r} {_RESTARTED}", back=True):
+                    self.opening_failed(job, part, SwitchError(f"it {_RESTARTED}"))
                 continue
             if not self.changes.uses_old_generation(job):
                 continue  # the next generation opens below

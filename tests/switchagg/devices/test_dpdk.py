@@ -62,7 +62,7 @@ def test_sums_by_memif_are_exact_with_faults(tmp_path: Path) -> None:
 
 
 @_needs("af_packet")
-@pytest.mark.skipif(bool(why_no_xdp()), reason="needs root and network namespaces")
+@pytest.mark.skipif(bool(why_no_xdp()), reason=why_no_xdp())
 def test_sums_by_packet_sockets_are_exact_with_loss(tmp_path: Path) -> None:
     found = alone(_SCENARIOS, "af_packet", str(seed_of_this_run()), str(tmp_path))
     assert len(found["loss"]) == 4
@@ -73,7 +73,7 @@ def test_sums_by_packet_sockets_are_exact_with_loss(tmp_path: Path) -> None:
 
 
 @_needs("af_packet")
-@pytest.mark.skipif(bool(why_no_xdp()), reason="needs root and network namespaces")
+@pytest.mark.skipif(bool(why_no_xdp()), reason=why_no_xdp())
 def test_two_threads_have_a_queue_each() -> None:
     found = alone("tests.switchagg.devices.two_threads", "dpdk", str(seed_of_this_run()))
     assert (found["exact"], found["results"], found["warnings"]) == (16 * 512, 512, [])
@@ -83,7 +83,7 @@ def test_two_threads_have_a_queue_each() -> None:
 
 @pytest.mark.long  # beside the one with one thread
 @_needs("af_packet")
-@pytest.mark.skipif(bool(why_no_xdp()), reason="needs root and network namespaces")
+@pytest.mark.skipif(bool(why_no_xdp()), reason=why_no_xdp())
 def test_the_conformance_suite_with_two_threads() -> None:
     found = alone("tests.switchagg.devices.conformance", "dpdk", "1500", "2", timeout=280)
     assert found["status"] == 0, found
@@ -97,7 +97,7 @@ def _assert_exact(ranks: list[dict[str, Any]]) -> None:
 
 
 @_needs("af_packet")
-@pytest.mark.skipif(bool(why_no_xdp()), reason="needs root and network namespaces")
+@pytest.mark.skipif(bool(why_no_xdp()), reason=why_no_xdp())
 def test_the_conformance_suite_and_random_sequences() -> None:
     found = alone("tests.switchagg.devices.conformance", "dpdk", "9000", timeout=280)
     assert found["status"] == 0, found

@@ -242,17 +242,24 @@ def test_who_comes_back_while_the_next_generation_opens_waits_for_another() -> N
     assert back.admission is not None
 
 
-def test_who_came_back_and_is_lost_while_it_opens() -> None:
-    jobs = book()
-    zero, one = run(jobs, **SHRINK)
-    jobs.lost([one], "its process ended")
-    change(jobs, [zero])
-    back = join(jobs, "a", request(1))
+def coming_back(jobs: JobBook, rank: int) -> tuple[Member, Member]:
+    """Returns a member, and this rank that was lost and is in the generation that opens now."""
+    members = run(jobs, **SHRINK)
+    lost, stays = members[rank], members[1 - rank]
+    jobs.lost([lost], "its process ended")
+    change(jobs, [stays])
+    back = join(jobs, "a", request(rank))
     jobs.poll()
-    jobs.changes.progress(zero, 3)
-    proceed(jobs, zero)
+    jobs.changes.progress(stays, 3)
+    proceed(jobs, stays)
     (install,) = only(jobs.poll(), Install)
     assert install.generation.places == (0, 1)
+    return stays, back
+
+
+def test_who_came_back_and_is_lost_while_it_opens() -> None:
+    jobs = book()
+    zero, back = coming_back(jobs, 1)
     jobs.lost([back], "its process ended")
     done = jobs.poll()
     assert told(done, zero) == []  # it has been without rank 1 for long
@@ -508,15 +515,7 @@ def test_a_change_does_not_wait_for_ever_for_the_only_switch() -> None:
 
 def test_nothing_is_left_of_a_job_that_fails_when_only_one_that_comes_back_is_there() -> None:
     jobs = book()
-    zero, one = run(jobs, **SHRINK)
-    jobs.lost([zero], "its process ended")
-    change(jobs, [one])
-    back = join(jobs, "a", request(0))
-    jobs.poll()
-    jobs.changes.progress(one, 3)
-    proceed(jobs, one)
-    (install,) = only(jobs.poll(), Install)
-    assert install.generation.places == (0, 1)
+    one, back = coming_back(jobs, 0)
     jobs.switch_down("s", "gone")
     jobs.leave(one)
     jobs.tick(1.0)
