@@ -125,7 +125,7 @@ def test_on_a_tree_words_go_to_one_leaf(transport: str) -> None:
     with switch_tree(2) as it:
         found = at_leaves(it, [1, 2, 1], collectives, xs, ys, transport=transport, words=512)
         check([each.get() for each in found], xs, ys)
-        # Rank 1 alone is at the second leaf, and so gets no other's words. Ranks 0 and 2 get each other's too,
+        # Rank 1 alone is at the second leaf, and so gets no other's words. Ranks 0 and 2 get each other's,
         # but none of those that the kernel drops is sent again, so nothing follows for what they received.
         assert found[1].get()["integers"][1] < 2 * 4 * PART
         it.all_free()
