@@ -219,6 +219,16 @@ def ip_number(text: str) -> int: ...
 def address(array: object) -> int:
     """Returns the address of a NumPy array's first byte."""
 
+def sum_key(
+    x: object, out: object, op: object, bits: object, min_bits: object, blocks: object, block_size: object,
+    accuracy: object,
+) -> bytes | None:  # fmt: skip
+    """Returns the arguments of an all-reduce as bytes, equal where memory, types, shapes and options are.
+
+    None if `x` (or `out`, unless that is None) is no contiguous NumPy array of numbers in the computer's own
+    byte order, if the result's is read-only, or if others are anything but exactly None, int or str.
+    """
+
 # For tests.
 
 class PacketCheck:

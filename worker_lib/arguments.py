@@ -53,6 +53,7 @@ class SumOptions(NamedTuple):
         union: words of a bitmap, for the union of all ranks' blocks; shape (ceil(blocks / 32),).
         tag: meaning of x, for messages to ranks that disagree on it.
         public: of an OR: what it says is no secret, also in a sealed job.
+        key: the arrays and all other options, as `_native.sum_key` sees them; None: it does not.
     """
 
     op: str
@@ -66,6 +67,7 @@ class SumOptions(NamedTuple):
     kind: Kind = Kind.ALLREDUCE
     root: int = 0
     public: bool = False
+    key: bytes | None = None
 
     def given(self) -> dict[str, Any]:
         """Arguments that sums and averages alone have, but for `blocks`, by the names that callers use."""

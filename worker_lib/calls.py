@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final
 
 import numpy as np
@@ -38,8 +38,8 @@ from worker_lib.arguments import (
     view,
 )
 from worker_lib.plan import BOUNDED, EXACT, DType, Kind, ReduceOp
-from worker_lib.session_state import SessionState
-from worker_lib.work import How, Prepared
+from worker_lib.session_state import KnownCall, SessionState
+from worker_lib.work import How, Prepared, name_of_call
 
 _KNOWN: Final = 1024  # calls that a session keeps
 _PLAIN: Final = {str, int, type(None)}
@@ -136,11 +136,11 @@ def prepare_sum(state: SessionState, x: Any, out: Any, options: SumOptions) -> P
     v, o, begin, end = reduction(state, x, out, options)
     if options.op == "or":
         return _prepare_or(state, v, o, begin, end, options)
-    key = _key(state, v, o, options)
+    generation = state.generation  # first: if it changes meanwhile, what is made here is not used
+    key = options.key or _key(v, o, options)
     known = state.known_calls.get(key)
-    if known is not None:
-        call, label = known
-        return Prepared(call, None if o is None else o.owner, label, (x, out, options))
+    if known is not None and known.generation == generation:
+        return Prepared(known.call, None if o is None else o.owner, known.label, (x, out, options))
     dtype, width, floor, reduce = sum_lanes(state, v, options.op, options.bits, options.min_bits)
     memory = None if options.memory is None else checked_memory(options.memory, v, dtype)
     size = options.block_size
@@ -169,15 +169,15 @@ def prepare_sum(state: SessionState, x: Any, out: Any, options: SumOptions) -> P
     if key is not None and sum_.call is not None:
         if len(state.known_calls) >= _KNOWN:
             state.known_calls.clear()
-        state.known_calls[key] = sum_.call, sum_.label
+        state.known_calls[key] = KnownCall(
+            generation, sum_.call, sum_.label, partial(name_of_call, sum_.label)
+        )
     return sum_
 
 
-def _key(
-    state: SessionState, v: TensorView, o: TensorView | None, options: SumOptions
-) -> tuple[Any, ...] | None:
+def _key(v: TensorView, o: TensorView | None, options: SumOptions) -> tuple[Any, ...] | None:
     """All that the call of an all-reduce depends on; None where it is made each time."""
-    op, bits, min_bits, blocks, block_size, memory, union, tag, kind, _root, _public = options
+    op, bits, min_bits, blocks, block_size, memory, union, tag, kind, _root, _public, _none = options
     if kind is not Kind.ALLREDUCE or memory is not None:
         return None
     if not {type(op), type(bits), type(min_bits), type(block_size)} <= _PLAIN:
@@ -188,8 +188,7 @@ def _key(
         return None
     to = None if o is None or o is v else o.address
     at = None if union is None else _native.address(union)
-    members = state.generation, state.rank, state.world_size
-    return members, v.address, to, v.dtype, v.shape, op, bits, min_bits, blocks, block_size, tag, at
+    return v.address, to, v.dtype, v.shape, op, bits, min_bits, blocks, block_size, tag, at
 
 
 def _prepare_or(

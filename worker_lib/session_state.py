@@ -12,7 +12,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from switchagg.errors import SessionBrokenError, SwitchAggError, WorkerLostError
 from switchagg.rules.planner import SkipPolicy
@@ -28,6 +28,7 @@ PENDING, DONE, MISMATCH, TIMEOUT, ABORTED, LOST, MOVED, DAMAGED = range(8)
 NO_ANSWER: Final = "the controller does not answer either"
 _ASK_TIMEOUT: Final = 3.0  # seconds for asking the controller who is missing, after a timeout
 _PROBE_SECONDS: Final = 0.5  # for a small packet's answer
+SLICE_NS: Final = 50_000_000  # how often a waiting thread looks for signals
 _LEAVE_SECONDS: Final = 5.0  # at most, for other threads to come out of the engine
 _RECORDS: Final = 32  # collectives that a session remembers
 _TOLD: Final = 4  # of these, in the notes of an error
@@ -63,6 +64,15 @@ class CollectiveRecord:
         return f"{what} after {self.seconds:.3g} s with {self.results} of {self.packets or '?'} results"
 
 
+class KnownCall(NamedTuple):
+    """A sum's call of the engine, to be used again; `label`, or `called()`, names it in messages."""
+
+    generation: int
+    call: _native.Call
+    label: Any
+    called: Callable[[], str]
+
+
 class SessionState:
     """The state of a session.
 
@@ -82,7 +92,7 @@ class SessionState:
         admitted: the skip policy that the ranks of this generation were admitted with.
         broken: the reason why no call is possible any more; None while calls are.
         groups_made: number of `Session.group` calls in this generation.
-        known_calls: the engine's calls of sums in this generation, with their labels, by what they depend on.
+        known_calls: the engine's calls of sums in this generation, by what they depend on.
     """
 
     def __init__(
@@ -114,7 +124,7 @@ class SessionState:
         self.broken: str | None = None
         self.closed = False
         self.groups_made = 0
-        self.known_calls: dict[Any, tuple[_native.Call, Any]] = {}
+        self.known_calls: dict[Any, KnownCall] = {}
         self.pid = os.getpid()
         self._made_in = id(sys.exc_info()[1])  # the exception that was being handled then
         self._pending: deque[tuple[_native.Collective, object]] = deque()  # in the order of calls
@@ -200,6 +210,42 @@ class SessionState:
             self.timeline.write()
         self.forget_done()
         return native
+
+    def run(self, known: KnownCall) -> tuple[_native.Collective | None, bool]:
+        """Hands a known call to the engine, and runs that in this thread for a while.
+
+        Around a short call, preparing and `Work` take longer than the engine. They are for what lasts longer.
+
+        Returns:
+            The collective; None where `submit` has to say why the engine does not take it. True if it is
+            done.
+
+        Raises:
+            As `check_open`.
+        """
+        self.check_open()
+        engine, native, done = self.engine, None, False
+        assert engine is not None
+        me = threading.get_ident()
+        self._threads.add(me)
+        try:
+            with self._lock:
+                owed = self.monitor is not None and self.monitor.owed is not None
+                if not (self.closed or owed or known.generation != self.generation):
+                    nanoseconds = int(min(self.timeout, 1e9) * 1e9)
+                    native = engine.submit(known.call, nanoseconds, False, known.generation)
+                    if native is not None:
+                        self._records.append((known.called, native))
+            if native is not None and not self.closed:
+                done = engine.wait(native, SLICE_NS) == DONE and native.generation == known.generation
+        except BaseException as error:
+            if self.broken is None and native is not None:
+                self.break_off(f"{known.called()} was interrupted by {type(error).__name__}")
+            raise
+        finally:
+            self._threads.discard(me)
+        self.forget_done()
+        return native, done
 
     def forget_done(self) -> None:
         """Lets go of the tensors of collectives that nobody waited for."""

@@ -43,13 +43,13 @@ from worker_lib.session_state import (
     MOVED,
     NO_ANSWER,
     PENDING,
+    SLICE_NS,
     TIMEOUT,
     SessionState,
 )
 
 _L = TypeVar("_L")
 _T = TypeVar("_T")
-_SLICE_NS: Final = 50_000_000  # how often a waiting thread looks for signals
 _ETHERNET_MTU: Final = 1500  # bytes
 _SLOW: Final = 30.0  # seconds of waiting after which late ranks are named in the log
 _REFUSALS: Final = 3  # of packets by the switch's port in such a silence, after which it is gone
@@ -129,6 +129,7 @@ class Work:
         background: a thread of the engine carries it out where nobody waits.
         lazy: of one in the background: it wakes no thread, and goes out before the next that somebody waits
             for, or that is not lazy.
+        begun: the engine has it already, made of this call; None: it does not.
     """
 
     def __init__(
@@ -139,6 +140,7 @@ class Work:
         *,
         background: bool,
         lazy: bool = False,
+        begun: tuple[_native.Collective, Prepared] | None = None,
     ) -> None:
         self._state = state
         self._prepare = prepare
@@ -148,7 +150,11 @@ class Work:
         self._lock = threading.Lock()
         self._finished = False
         self._error: BaseException | None = None
-        self._submit()
+        self._native: _native.Collective | None
+        if begun is None:
+            self._submit()
+        else:
+            self._native, self._prepared = begun
 
     def _submit(self) -> None:
         """Prepares the call for the present membership and hands it to the engine.
@@ -163,7 +169,7 @@ class Work:
                 self._prepared = self._prepare()
             except Retry:
                 continue
-            self._native: _native.Collective | None = None
+            self._native = None
             call = self._prepared.call
             if call is None:
                 return
@@ -174,7 +180,7 @@ class Work:
                     raise UsageError(f"timeout is {self._seconds!r}; accepted: seconds greater than 0")
                 self._native = state.submit(
                     call, self._seconds, generation, background=self._background, lazy=self._lazy,
-                    keep=self._prepared, called=partial(_called, self._prepared.label),
+                    keep=self._prepared, called=partial(name_of_call, self._prepared.label),
                 )  # fmt: skip
             except BaseException:
                 self._release()
@@ -264,7 +270,7 @@ class Work:
         silent = 0  # slices of silence so far
         job = refused = 0  # job id, and packets that the switch's port had refused, when it began
         while True:
-            status = native.status if state.closed else engine.wait(native, _SLICE_NS)
+            status = native.status if state.closed else engine.wait(native, SLICE_NS)
             if status != PENDING:
                 return status
             now = state.runtime.monotonic()
@@ -317,7 +323,7 @@ class Work:
             left = limit - clock()
             if left <= 0:
                 break
-            engine.wait(native, min(int(left * 1e9), _SLICE_NS))
+            engine.wait(native, min(int(left * 1e9), SLICE_NS))
 
     def _in_engine(
         self,
@@ -363,7 +369,7 @@ class Work:
 
     def called(self) -> str:
         """The call as messages name it: "allreduce(float32, shape (10,), sum, 32 bits)"."""
-        return _called(self._prepared.label)
+        return name_of_call(self._prepared.label)
 
     def _failure(self, native: _native.Collective, status: int) -> Exception:
         """The error for a collective that ended otherwise than done."""
@@ -513,7 +519,8 @@ class Work:
         return f"{text} (connect(words={fits}) fits {_ETHERNET_MTU:,} bytes)" if words > fits else text
 
 
-def _called(label: Label) -> str:
+def name_of_call(label: Label) -> str:
+    """A call as messages name it."""
     name, dtype, shape, how = label
     if not dtype:
         return name

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +15,7 @@ import pytest
 from switchagg.control.embedded import EmbeddedController
 from switchagg.emulator.faults import Faults
 from tests.seeds import seed_of_this_run
-from worker_lib import Session, UsageError
+from worker_lib import MismatchError, Session, SessionBrokenError, UsageError, WorkerLostError
 
 from .harness import together
 
@@ -308,6 +310,35 @@ def test_torch_tensors(host: EmbeddedController) -> None:
         assert x[0, 0] == (2 if rank == 0 else rank)
 
     together(host.url, 3, call)
+
+
+def test_a_known_call_waits_and_fails_as_the_first_did(host: EmbeddedController) -> None:
+    def call(session: Session) -> None:
+        x, y = np.empty(1000, np.float32), np.empty(1000, np.int32)
+        for turn in range(4):
+            for z in (x, y):
+                z[:] = turn + session.rank
+                if session.rank == turn % 2:
+                    time.sleep(0.12)  # longer than the engine runs at once
+                session.allreduce(z)
+                assert z[0] == z[999] == 2 * turn + 1
+        with pytest.raises(MismatchError, match=rf"Rank {session.rank} called allreduce.*shape \(1000,\)"):
+            session.allreduce((x, y)[session.rank])
+        x[:] = 5
+        session.allreduce(x)
+        assert x[0] == 10
+        x.dtype = np.dtype(np.int32)  # type: ignore[misc]  # the same bytes, and another call
+        x[:] = 7
+        session.allreduce(x)
+        assert x[0] == 14
+        if session.rank == 1:
+            session.close()
+        with pytest.raises(SessionBrokenError if session.rank else WorkerLostError) as caught:
+            session.allreduce(y)
+        assert session.rank or re.search(r"allreduce\(int32, shape \(1000,\), sum", str(caught.value))
+        assert session.recent()[-1].call.startswith("allreduce(int32, shape (1000,)")
+
+    together(host.url, 2, call)
 
 
 def test_one_array_called_in_many_ways_again_and_again(host: EmbeddedController) -> None:

@@ -9,7 +9,9 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
+#include <string>
 #include <system_error>
 
 #include "switchagg/native/shared/dpdk_device.h"
@@ -49,6 +51,63 @@ uintptr_t address_of(nb::handle array) {
   const auto* fields = static_cast<const ArrayStruct*>(PyCapsule_GetPointer(capsule.ptr(), nullptr));
   if (!fields) throw nb::python_error();
   return reinterpret_cast<uintptr_t>(fields->data);
+}
+
+// Adds an array's memory, type and shape to a key; false if it has to be looked at more closely.
+bool add_array(std::string& key, PyObject* array, bool write) {
+  static PyObject* const type = nb::object(nb::module_::import_("numpy").attr("ndarray")).release().ptr();
+  static PyObject* const name = PyUnicode_InternFromString("__array_struct__");
+  constexpr int kContiguous = 0x1, kOwnOrder = 0x200, kWriteable = 0x400;
+  if (reinterpret_cast<PyObject*>(Py_TYPE(array)) != type) return false;
+  const nb::object capsule = nb::steal(PyObject_GetAttr(array, name));
+  const auto* fields = capsule ? static_cast<const ArrayStruct*>(PyCapsule_GetPointer(capsule.ptr(), nullptr)) : nullptr;
+  if (!fields) throw nb::python_error();
+  const int needed = kContiguous | kOwnOrder | (write ? kWriteable : 0);
+  if ((fields->flags & needed) != needed || !std::strchr("fiu", fields->kind)) return false;
+  const auto add = [&key](const auto& value) { key.append(reinterpret_cast<const char*>(&value), sizeof value); };
+  add(fields->data);
+  add(fields->kind);
+  add(fields->item_bytes);
+  add(fields->dimensions);
+  for (int i = 0; i < fields->dimensions; ++i) add(fields->shape[i]);
+  return true;
+}
+
+bool add_option(std::string& key, PyObject* option) {
+  if (option == Py_None) {
+    key += 'n';
+    return true;
+  }
+  if (PyLong_CheckExact(option)) {
+    int overflow = 0;
+    const long long value = PyLong_AsLongLongAndOverflow(option, &overflow);
+    key += 'i';
+    key.append(reinterpret_cast<const char*>(&value), sizeof value);
+    return !overflow;
+  }
+  if (!PyUnicode_CheckExact(option)) return false;
+  Py_ssize_t size = 0;
+  const char* text = PyUnicode_AsUTF8AndSize(option, &size);
+  if (!text) {
+    PyErr_Clear();
+    return false;
+  }
+  key += 's';
+  key.append(reinterpret_cast<const char*>(&size), sizeof size);
+  key.append(text, static_cast<size_t>(size));
+  return true;
+}
+
+// See _native.pyi.
+nb::object sum_key(nb::handle x, nb::handle out, nb::handle op, nb::handle bits, nb::handle min_bits, nb::handle blocks,
+                   nb::handle block_size, nb::handle accuracy) {
+  std::string key;
+  key.reserve(256);
+  key += out.is_none() ? '-' : '+';
+  if (!add_array(key, x.ptr(), out.is_none()) || (!out.is_none() && !add_array(key, out.ptr(), true))) return nb::none();
+  for (const nb::handle each : {op, bits, min_bits, blocks, block_size, accuracy})
+    if (!add_option(key, each.ptr())) return nb::none();
+  return nb::bytes(key.data(), key.size());
 }
 
 // A bound socket before an engine takes it.
@@ -506,6 +565,8 @@ NB_MODULE(_native, m) {
       .def_prop_ro("sent", &HeartbeatSender::sent, nb::call_guard<nb::gil_scoped_release>());
 
   m.def("address", &address_of, "array"_a);
+  m.def("sum_key", &sum_key, "x"_a, "out"_a.none(), "op"_a.none(), "bits"_a.none(), "min_bits"_a.none(), "blocks"_a.none(),
+        "block_size"_a.none(), "accuracy"_a.none());
   m.def(
       "ip_number",
       [](const std::string& text) {
