@@ -73,16 +73,19 @@ def build(
     def compile_one(unit: Unit) -> Path:
         target = folder / f"{unit.source.parent.name}_{unit.source.stem}.o"
         if not target.exists() or target.stat().st_mtime <= max(newest, unit.source.stat().st_mtime):
-            _run(flags, "-c", unit.source, "-o", target, *unit.flags)
+            _run(flags, target, "-c", unit.source, *unit.flags)
         return target
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         targets = list(pool.map(compile_one, units))
     program = folder / name
-    _run(flags, *(["-shared"] if shared else []), *targets, "-o", program)
+    _run(flags, program, *(["-shared"] if shared else []), *targets)
     return program
 
 
-def _run(flags: Sequence[str], *words: str | Path) -> None:
+def _run(flags: Sequence[str], target: Path, *words: str | Path) -> None:
+    """Compiles or links. Others that load the target, or make it too, never find half of it."""
     compiler = shlex.split(os.environ.get("CXX", "c++"))
-    subprocess.run([*compiler, *flags, *map(str, words)], check=True)
+    made = target.with_name(f"{target.name}.{os.getpid()}")
+    subprocess.run([*compiler, *flags, *map(str, words), "-o", str(made)], check=True)
+    made.replace(target)

@@ -19,6 +19,7 @@ from scapy.utils import rdpcap
 
 from switchagg.errors import AdmissionError
 from tests.native.building import ROOT
+from tests.native import building
 from tests.native.simulation.__main__ import counts_of, run
 from tests.native.simulation.build import NATIVE, build
 from tests.native.simulation.mistakes import MISTAKES, Mistake
@@ -197,3 +198,37 @@ def test_a_mistake_in_the_system_is_found(mistake: SystemMistake, folder: Path) 
     after, failure = find(mistake, seed_of_this_run(), 3000, folder)
     assert after, "3,000 schedules"
     print(after, failure)
+def test_an_error_of_the_simulation_itself_is_told_whole_with_its_seed(tmp_path: Path) -> None:
+    pytest.importorskip("greenlet", reason="threads of the simulation are greenlets")
+    half = tmp_path / "system.so"
+    half.write_bytes(b"\x7fELF")
+    found = run_seeds(half, 9000, 50)
+    assert (found["failed"], found["after"]) == (9000, 0)
+    first, second, *_, last = found["failure"].splitlines()
+    assert first == f"OSError({f'{half}: file too short'!r})"
+    assert second == "Traceback (most recent call last):"
+    assert last.startswith("OSError: ")
+
+
+def test_a_program_is_never_there_in_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two builds in one folder, or a run that starts while it is built again."""
+    compiler = tmp_path / "compiler"
+    compiler.write_text(
+        f"""#!{sys.executable}
+import sys
+from pathlib import Path
+there, target = Path({str(tmp_path / "program")!r}), Path(sys.argv[sys.argv.index("-o") + 1])
+target.write_text("half")
+assert there.read_text() == "whole", there.read_text()
+target.write_text("built")
+"""
+    )
+    compiler.chmod(0o755)
+    (tmp_path / "program").write_text("whole")
+    (tmp_path / "none.h").touch()
+    monkeypatch.setenv("CXX", str(compiler))
+    program = building.build(tmp_path, "program", [], (), [tmp_path])
+    assert program.read_text() == "built"
+    assert {each.name for each in tmp_path.iterdir()} == {"compiler", "none.h", "program"}
+
+

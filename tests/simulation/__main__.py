@@ -16,6 +16,7 @@ import secrets
 import subprocess
 import sys
 import time
+import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -50,7 +51,7 @@ def run_seeds(library: Path, seed: int, count: int, mistake: str = "", stuck: in
         return {
             "failed": seed,
             "after": 0,
-            "failure": f"{why}status {done.returncode}: {done.stderr[-3000:]}",
+            "failure": f"{why}status {done.returncode}: {done.stderr}",
         }
     found: dict[str, Any] = json.loads(lines[-1])
     return found
@@ -58,36 +59,40 @@ def run_seeds(library: Path, seed: int, count: int, mistake: str = "", stuck: in
 
 def _child(library: Path, seed: int, count: int, mistake: str, stuck: int) -> dict[str, Any]:
     """Runs the schedules in this process, up to the first that fails."""
-    put_in(mistake)
-    from tests.simulation import library as binding
-    from tests.simulation import schedule, system
+    each = seed
+    try:
+        put_in(mistake)
+        from tests.simulation import library as binding
+        from tests.simulation import schedule, system
 
-    binding.library.load(library)
-    logging.disable(logging.CRITICAL)
-    begun = time.process_time()
-    found: Counter[str] = Counter()
-    cells: Counter[tuple[str, str]] = Counter()
-    hashes = []
-    for each in range(seed, seed + count):
-        print(each, flush=True)
-        faulthandler.dump_traceback_later(stuck, exit=True)  # also where C code does not return
-        outcome = system.run_both(schedule.draw(each))
-        faulthandler.cancel_dump_traceback_later()
-        found.update(
-            schedules=1, packets=outcome.packets, workers=outcome.workers, collectives=outcome.done,
-            threads=outcome.switches, faults=sum(outcome.timed.values()), packet_faults=len(outcome.met),
-            virtual_ms=round(outcome.seconds * 1000),
-        )  # fmt: skip
-        cells.update(outcome.timed)
-        hashes.append(outcome.hash)
-        if outcome.failure:
-            return {"failed": each, "after": each - seed + 1, "failure": outcome.failure}
-    return {
-        **found,
-        "seconds": time.process_time() - begun,
-        "cells": [[kind, state, number] for (kind, state), number in cells.items()],
-        "hash": hashes,
-    }
+        binding.library.load(library)
+        logging.disable(logging.CRITICAL)
+        begun = time.process_time()
+        found: Counter[str] = Counter()
+        cells: Counter[tuple[str, str]] = Counter()
+        hashes = []
+        for each in range(seed, seed + count):
+            print(each, flush=True)
+            faulthandler.dump_traceback_later(stuck, exit=True)  # also where C code does not return
+            outcome = system.run_both(schedule.draw(each))
+            faulthandler.cancel_dump_traceback_later()
+            found.update(
+                schedules=1, packets=outcome.packets, workers=outcome.workers, collectives=outcome.done,
+                threads=outcome.switches, faults=sum(outcome.timed.values()), packet_faults=len(outcome.met),
+                virtual_ms=round(outcome.seconds * 1000),
+            )  # fmt: skip
+            cells.update(outcome.timed)
+            hashes.append(outcome.hash)
+            if outcome.failure:
+                return {"failed": each, "after": each - seed + 1, "failure": outcome.failure}
+        return {
+            **found,
+            "seconds": time.process_time() - begun,
+            "cells": [[kind, state, number] for (kind, state), number in cells.items()],
+            "hash": hashes,
+        }
+    except Exception as error:  # of the simulation itself; it comes first, since a log may cut off the rest
+        return {"failed": each, "after": 0, "failure": f"{error!r}\n{traceback.format_exc()}"}
 
 
 def _all(library: Path, seed: int, schedules: int, processes: int) -> Iterator[dict[str, Any]]:
