@@ -180,7 +180,7 @@ class Engine:
         """The stripe that has a packet, and its number there."""
     refused: Final[list[int]]  # by the present switch of each stripe
     recovering: Final[bool]
-    replaying: Final[bool]  # of a halted engine: packets of complete collectives
+    replaying: Final[bool]  # of an engine that is halted or broken: packets of complete collectives
     damage: Final[int | None]  # packet number whose RESULT was wrong twice
     unhealed: Final[int | None]  # the lowest one whose RESULTs so far were wrong
     def request_pause(self) -> None: ...

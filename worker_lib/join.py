@@ -323,7 +323,7 @@ class Membership:
 
         Args:
             begun, completed: collectives that this rank has begun and that are complete here since its
-                admission, which the others are told.
+                admission, which the others are told; None if the switch may not have all RESULTs of these.
             why: the exception that ends this rank, likewise; None if it leaves in order.
         """
         if self._held.over:

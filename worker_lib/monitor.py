@@ -141,10 +141,12 @@ class MembershipMonitor:
     def leave(self, begun: int, completed: int, error: BaseException | None) -> None:
         """Leaves the job, with the exception that ends this rank, and ends the threads.
 
-        The engine is closed before, which had begun and completed so many collectives.
+        The engine is closed before, which had begun and completed so many collectives. It does not vouch for
+        these where the present switch may lack what it had contributed to them, and still sent again.
         """
         self._end_threads()
-        self.member.leave(begun, completed, failure(error, self.member.on_loss))
+        known = None if self._engine.replaying else completed
+        self.member.leave(begun, known, failure(error, self.member.on_loss))
         self.join()
 
     def join(self) -> None:

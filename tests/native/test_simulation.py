@@ -6,6 +6,7 @@ Both are in one file, since they are made of the same objects.
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -159,6 +160,16 @@ def test_a_schedule_that_was_wrong_is_right(library: Path, seed: int) -> None:
 
 
 def test_a_join_is_owed_while_the_processes_of_all_ranks_are_there() -> None:
+def test_a_rank_that_has_left_and_not_sent_again_what_another_lacks_is_not_waited_for(library: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.simulation.crafted", str(library)],
+        cwd=ROOT, capture_output=True, text=True, check=True, env={**os.environ, "PYTHONHASHSEED": "0"},
+    )  # fmt: skip
+    for counts in map(json.loads, done.stdout.splitlines()):
+        assert counts.keys() <= {"needed", "not needed"}
+        assert counts["needed"]
+
+
     pytest.importorskip("greenlet", reason="threads of the simulation are greenlets")
     from tests.simulation.system import System, Worker
 

@@ -69,6 +69,7 @@ class Plan:
         uniform: all collectives have the same shape, since ranks come back.
         early: faults begin with the system, and not with the job.
         stripes: switches that the job is dealt to.
+        lingers: seconds that rank 0 does something else before it leaves.
     """
 
     seed: int
@@ -87,6 +88,7 @@ class Plan:
     network: dict[str, Any]
     early: bool
     stripes: int = 1
+    lingers: float = 0.0
     faults: tuple[Fault, ...] = field(default=())
 
     @property

@@ -192,6 +192,8 @@ class System:
             self._joined()
             with made as opened:
                 self._steps(worker, opened)
+                if plan.lingers and not worker.place:
+                    process.sleep(plan.lingers)
         except _Raised as error:
             worker.error = error
         except SwitchAggError as error:

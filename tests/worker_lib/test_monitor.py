@@ -151,6 +151,17 @@ def test_a_change_waits_for_what_is_sent_again_to_another_switch(
     eventually(lambda: monitor.over is not None, 20)
 
 
+@pytest.mark.parametrize("replaying", [True, False])
+def test_a_rank_that_leaves_vouches_only_for_what_the_switch_has(played: Any, replaying: bool) -> None:
+    engine = Engine(lacks=False)
+    engine.damage, engine.replaying = None, replaying
+    monitor, member = played(engine)
+    said: list[object] = []
+    member.leave = lambda *given: (said.extend(given), member.events.put(None))
+    monitor.leave(3, 2, None)
+    assert said == [3, None if replaying else 2, None]
+
+
 class LateLoss(Member):
     """Rank 1 is lost while the change for the loss of rank 2 is under way; both are back afterwards."""
 

@@ -141,7 +141,11 @@ class Leaving(Bearing):
     begun: Count | None = Field(
         None, description="Collectives that it has begun since its admission; others learn of it."
     )
-    completed: Count | None = Field(None, description="Of these, how many are complete on it; likewise.")
+    completed: Count | None = Field(
+        None,
+        description="Of these, how many are complete on it; likewise. "
+        "Null: not known, or the switch may lack what it had contributed to them.",
+    )
     why: str | None = Field(
         None,
         max_length=MAX_WHY,

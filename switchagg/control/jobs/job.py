@@ -167,7 +167,7 @@ class Member:
     crowded_out: bool = False  # a rank has given up since its job found no room in time
     why: str = ""  # the reason of its loss, or the exception with which it left
     begun: int | None = None  # collectives of its last generation, when it left, if known
-    completed: int | None = None  # of these
+    completed: int | None = None  # of these, if the switch has what it contributed to them
 
     def __post_init__(self) -> None:
         if not self.endpoint[0]:

@@ -253,10 +253,10 @@ class Engine {
     return !broken_ && (suspended_ || replaying());
   }
   // True from move() until this worker holds the new switch's RESULTs of all that it sends again, and so all workers have sent that. Of
-  // a halted engine, only until it holds those of complete collectives: no worker lacks any others.
+  // an engine that is halted or broken, only until it holds those of complete collectives: no worker needs any others of it.
   bool is_replaying() {
     auto lock = contend();
-    return !broken_ && (halted() ? first_missing(lowest_stripe()) < completed_end_ : replaying());
+    return broken_ || halted() ? first_missing(lowest_stripe()) < completed_end_ : replaying();
   }
   // The packet number whose RESULT was damaged twice, until move(); or for good, if the engine is broken by it.
   std::optional<uint64_t> damage() {

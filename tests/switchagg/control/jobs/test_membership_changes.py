@@ -411,6 +411,29 @@ def test_a_rank_is_lost_after_a_failover_before_it_has_sent_again_what_another_l
         return
     assert {rank: each.complete_to for rank, each in answers(jobs.poll()).items()} == {0: 4, 1: 4}
 
+@pytest.mark.parametrize("known", [True, False])
+def test_a_rank_that_has_left_vouches_only_for_what_the_switch_has(known: bool) -> None:
+    """One that leaves before it has sent again what others lack does not say how far it is."""
+    jobs = book(switch("a"), switch("b"))
+    zero, one, two = members = run(jobs, world_size=3, **SHRINK)
+    jobs.switch_down("a", "connection refused")
+    for member in members:
+        jobs.failovers.report(member, token(member), [5], "10.0.0.1", [4100 + member.rank])
+    carry_out(jobs)
+    jobs.leave(two, begun=4, completed=4 if known else None)
+    (event,) = told(jobs.poll(), zero)
+    assert event["completed"] == [4 if known else None]
+    for member, count in ((zero, 4), (one, 3)):
+        jobs.changes.progress(member, count, replaying=True)
+    if known:
+        assert {rank: each.complete_to for rank, each in answers(jobs.poll()).items()} == {0: 4, 1: 4}
+        return
+    why = "rank 1 lacks a collective that others hold: its switch and rank 2 were lost together"
+    assert (zero.job.state, zero.job.why) == (JobState.failed, why)
+    done = jobs.poll()
+    assert all(told(done, member)[-1]["event"] == "switch" for member in (zero, one))
+
+
 
 @pytest.mark.parametrize("removed", [False, True], ids=["collecting", "opening"])
 def test_a_rank_is_lost_while_its_job_leaves_a_drained_switch(removed: bool) -> None:
