@@ -73,8 +73,8 @@ _RULES: Final[dict[str, tuple[Bounds, Callable[[], FailoverRules]]]] = {
     "dead-target-kept": (
         Bounds(2, returns=1),
         _book((
-            "            self.failovers.target_failed(job, part.slot_range.switch, why)\n",
-            "            pass\n",
+            "                search.waits = not self.failovers.begin(job, name, why)\n",
+            "                pass\n",
         )),
     ),
     "report-asked-again-begins-another": (

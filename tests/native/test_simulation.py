@@ -19,8 +19,8 @@ from scapy.layers.inet import UDP
 from scapy.utils import rdpcap
 
 from switchagg.errors import AdmissionError
-from tests.native.building import ROOT
 from tests.native import building
+from tests.native.building import ROOT
 from tests.native.simulation.__main__ import counts_of, run
 from tests.native.simulation.build import NATIVE, build
 from tests.native.simulation.mistakes import MISTAKES, Mistake
@@ -153,13 +153,13 @@ def test_slots_that_are_not_freed_are_found_and_told(library: Path, tmp_path: Pa
         pytest.param(800000009154, id="a job fails when only a rank that comes back is there"),
         pytest.param(810000001381, id="a stripe is forgotten while the other one opens again"),
         pytest.param(240400255, id="a rank leaves while another one that is back is let in"),
+        pytest.param(730000002854, id="a switch dies before it takes the generation after a loss"),
     ],
 )
 def test_a_schedule_that_was_wrong_is_right(library: Path, seed: int) -> None:
     assert "failed" not in run_seeds(library, seed, 1)
 
 
-def test_a_join_is_owed_while_the_processes_of_all_ranks_are_there() -> None:
 def test_a_rank_that_has_left_and_not_sent_again_what_another_lacks_is_not_waited_for(library: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.simulation.crafted", str(library)],
@@ -170,6 +170,7 @@ def test_a_rank_that_has_left_and_not_sent_again_what_another_lacks_is_not_waite
         assert counts["needed"]
 
 
+def test_a_join_is_owed_while_the_processes_of_all_ranks_are_there() -> None:
     pytest.importorskip("greenlet", reason="threads of the simulation are greenlets")
     from tests.simulation.system import System, Worker
 
@@ -202,13 +203,6 @@ def test_schedules_without_end_are_reported_with_their_seeds(library: Path) -> N
     assert found["failure"].startswith("no end after 4 s of real time: ")
 
 
-@pytest.mark.long  # up to thousands of schedules each
-@pytest.mark.parametrize("mistake", SYSTEM_MISTAKES, ids=lambda mistake: mistake.name)
-def test_a_mistake_in_the_system_is_found(mistake: SystemMistake, folder: Path) -> None:
-    pytest.importorskip("greenlet", reason="threads of the simulation are greenlets")
-    after, failure = find(mistake, seed_of_this_run(), 3000, folder)
-    assert after, "3,000 schedules"
-    print(after, failure)
 def test_an_error_of_the_simulation_itself_is_told_whole_with_its_seed(tmp_path: Path) -> None:
     pytest.importorskip("greenlet", reason="threads of the simulation are greenlets")
     half = tmp_path / "system.so"
@@ -243,3 +237,10 @@ target.write_text("built")
     assert {each.name for each in tmp_path.iterdir()} == {"compiler", "none.h", "program"}
 
 
+@pytest.mark.long  # up to thousands of schedules each
+@pytest.mark.parametrize("mistake", SYSTEM_MISTAKES, ids=lambda mistake: mistake.name)
+def test_a_mistake_in_the_system_is_found(mistake: SystemMistake, folder: Path) -> None:
+    pytest.importorskip("greenlet", reason="threads of the simulation are greenlets")
+    after, failure = find(mistake, seed_of_this_run(), 3000, folder)
+    assert after, "3,000 schedules"
+    print(after, failure)

@@ -503,8 +503,11 @@ class System:
         One fault alone excuses what it must; several at once excuse any error but a wrong or a late one.
         """
         plan = self.plan
-        if any(text in str(worker.error) for text in _NEVER):
+        said = str(worker.error)
+        if any(text in said for text in _NEVER):
             return ""
+        if worker.joined and "did not take job" in said and "no switch has taken it" not in said:
+            return ""  # it has not been tried again
         if "has left in a failover" in str(worker.error):
             return "nobody can send again what a rank that has left had sent"
         if not worker.joined and self._waits_for_the_dead(worker):

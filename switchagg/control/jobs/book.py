@@ -64,6 +64,8 @@ from switchagg.runtime import SYSTEM
 
 GRACE: Final = 5.0  # seconds that members have at least to come back after a restart
 ATTACH_PATIENCE: Final = 5.0  # seconds that a client waits for the answer to an attach
+RETRY: Final = 1.0  # seconds between two attempts to find a switch that takes a job
+DOWN_PATIENCE: Final = 2.0  # seconds that a change of membership waits for its job's only switch to come back
 _RESTARTED: Final = "restarted, and what its slots held is lost"
 
 
@@ -306,14 +308,12 @@ class JobBook:
     def tick(self, now: float) -> None:
         """Refuses joins that have timed out, and declares members lost that were silent for too long.
 
-        Jobs leave switches that are down, if others have room now.
+        Jobs leave switches that are down, if others have room now, and look for one that takes them.
         """
         self.scheduler.give_up_moving(now)
         self._leave_dead_switches()
         for job in self.table.jobs():
-            self.failovers.retry(job, now)
-            if job.change is not None and not self.failovers.has_standby(job):
-                self.changes.give_up_switch(job, now)
+            self._search_again(job, now)
             # A job that opens answers in a moment.
             waiting = (*(job.members.values() if job.state in UNOPENED else ()), *job.back.values())
             late = [each for each in waiting if not (each.admission or each.refusal) and each.expires <= now]
@@ -348,7 +348,6 @@ class JobBook:
 
     def _lose(self, job: Job, gone: Sequence[Member], why: str) -> None:
         waiting = [member for member in gone if member.admission is None]
-        opening = job.generation is not None and not job.generation.open
         for member in waiting:
             if job.state in UNOPENED or job.back.get(member.rank) is member:
                 self.scheduler.withdraw(member)
@@ -364,7 +363,7 @@ class JobBook:
         lost = [
             member
             for member in gone
-            if (member.admission is not None or opening) and member.state is MemberState.joined
+            if job.members.get(member.rank) is member and member.state is MemberState.joined
         ]
         if not lost:
             return
@@ -424,20 +423,54 @@ class JobBook:
         self.scheduler.run()
 
     def opening_failed(self, job: Job, part: Generation, error: SwitchAggError) -> None:
-        """A switch refused the job, or never echoed an INIT: all ranks are refused, except in a failover."""
-        generation = job.generation
+        """A switch refused the job, or never echoed an INIT: all ranks are refused, unless the job has run.
+
+        That one goes to another switch, or waits until one takes it.
+        """
+        generation, search, name = job.generation, job.search, part.slot_range.switch
         if generation is None or part not in generation.parts or generation.open:
             return
-        several = len(generation.parts) > 1 or job.failover is not None
-        which = f"switch {part.slot_range.switch!r}" if several else "the switch"
-        why = f"{which} did not take job {job.name!r}: {error}"
-        if job.failover is not None:
-            self.failovers.target_failed(job, part.slot_range.switch, why)
-        elif job.state is JobState.moving:
-            self._lifecycle.fail(job, why, {"event": "switch", "why": why})
-        else:
+        several = len(self.pool.switches) > 1
+        why = f"{f'switch {name!r}' if several else 'the switch'} did not take job {job.name!r}: {error}"
+        if search is None:
             self.scheduler.opening_failed(job, why)
+        else:
+            search.refused, search.last, search.why = search.refused | {name}, name, why
+            if job.failover is not None:
+                search.waits = not self.failovers.begin(job, name, why)
+            else:
+                self._lifecycle.remove_generation(job)
+                self.changes.advance(job)
+            if search.waits:
+                text = f"job {job.name!r} waits for a switch, at most {job.deadline:g} s: {why}"
+                self._effects.log(EventKind.moving, text, job, switch=name)
         self.scheduler.run()
+
+    def _search_again(self, job: Job, now: float) -> None:
+        """Tries every second to find a switch for a running job that none has taken; fails it at last."""
+        search = job.search
+        down = [name for name in job.switches if self.pool.switches[name].is_lost]
+        if search is None or not search.waits or not (search.why or down):
+            return  # its switches may only not be reached yet
+        if search.since is None:
+            search.since, search.retry_at = now, now + RETRY
+        # Members send nothing in a change, so that no port refuses their packets and tells them.
+        hopeless = job.failover is None and bool(down) and not self.failovers.has_standby(job)
+        patience = DOWN_PATIENCE if hopeless else job.deadline
+        if now - search.since >= patience:
+            why = f"{search.why}; no switch has taken it for {patience:g} s"
+            if not search.why:
+                why = (
+                    f"it has lost switch {down[0]!r} in a change of its membership, and no other has room "
+                    f"for P = {job.slots}, K = {job.words}"
+                )
+            self._lifecycle.fail(job, why, {"event": "switch", "why": why})
+        elif now >= search.retry_at:
+            search.retry_at, search.refused = now + RETRY, frozenset()
+            if job.failover is None:
+                self.changes.advance(job)
+            elif not self.failovers.begin(job, search.last, search.why):
+                self.failovers.begin(job, search.last, search.why, back=True)
 
     def switch_down(self, name: str, why: str) -> None:
         """A switch cannot be reached. Its jobs go over to others that have room; nothing new is placed there.

@@ -7,9 +7,6 @@
        |      every INIT is echoed: the answer to all is their new admission
     each sends again what it had sent from that packet number on (docs/protocol.md, section 13)
 
-A switch that does not take the job, or does not answer in time, is left for another one. Where there is none,
-all are tried again every second, until the job's deadline.
-
 Of a job that is dealt to several switches, the stripes of those that are gone go over. The others stay as
 they are, and packet numbers are those of a stripe.
 
@@ -22,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
 from switchagg.control.jobs.candidates import CandidateFinder, PlacementCandidate
 from switchagg.control.jobs.effects import AnswerStep, ChangeStep, Effects, SendEvent
@@ -32,8 +28,6 @@ from switchagg.control.jobs.membership_changes import check_address_free, checke
 from switchagg.control.jobs.records import EventKind, JobState, MemberState
 from switchagg.control.jobs.switch_pool import SwitchPool
 from switchagg.errors import AdmissionError
-
-RETRY: Final = 1.0  # seconds between two attempts to find a switch that takes a job
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +81,10 @@ class Failovers:
                 gone=earlier.gone | left,
                 planned=False,
                 first=None,
-                refused=frozenset() if back else earlier.refused,
-                waits_for="",
             )
         )
+        search = job.failover.search
+        search.refused, search.waits = frozenset() if back else search.refused, False
         if job.change is not None:
             self._postpone(job)
         there = ", ".join(target.switches)
@@ -99,34 +93,6 @@ class Failovers:
             self._remind(member)
         self._advance(job)
         return True
-
-    def target_failed(self, job: Job, name: str, why: str) -> None:
-        """A switch has not taken the job: it goes over to another one, or waits until one takes it."""
-        failover = job.failover
-        assert failover is not None
-        failover.refused |= {name}
-        if self.begin(job, name, why):
-            return
-        failover.waits_for, failover.why = name, why
-        text = f"job {job.name!r} waits for a switch, for {job.deadline:g} s: {why}"
-        self._effects.log(EventKind.moving, text, job, switch=name)
-
-    def retry(self, job: Job, now: float) -> None:
-        """Tries again to find a switch for a job that none has taken. Fails it after its deadline."""
-        failover = job.failover
-        if failover is None or not failover.waits_for:
-            return
-        if failover.until is None:
-            failover.until = now + job.deadline
-        if now >= failover.until:
-            why = f"{failover.why}; no switch has taken it for {job.deadline:g} s"
-            self._lifecycle.fail(job, why, {"event": "switch", "why": why})
-        elif now >= failover.retry_at:
-            failover.retry_at = now + RETRY
-            name, why = failover.waits_for, failover.why
-            failover.refused = frozenset()
-            if not self.begin(job, name, why):
-                self.begin(job, name, why, back=True)
 
     def _target(self, job: Job, gone: str, *, back: bool) -> Placement | None:
         """Reserves ranges for a job that leaves `gone`, and rather none on a switch that it has left before.
@@ -137,9 +103,9 @@ class Failovers:
         if back:
             return self._pool.take(candidates, held=job.placement)
         if earlier is not None:
-            avoided = earlier.gone | earlier.refused | {gone}
-            target = self._pool.take(candidates, without=avoided, held=job.placement)
-            if target is not None or earlier.refused:
+            refused = earlier.search.refused
+            target = self._pool.take(candidates, without=earlier.gone | refused | {gone}, held=job.placement)
+            if target is not None or refused:
                 return target
         return self._pool.take(candidates, without=[gone], held=job.placement)
 

@@ -207,6 +207,26 @@ class ChangeReason(StrEnum):
 
 
 @dataclass(eq=False, slots=True)
+class SwitchSearch:
+    """The search of a running job for a switch that takes its next generation, once one has not.
+
+    Attributes:
+        refused: the switches that have not taken it since all were tried.
+        last, why: the last of them, and its reason.
+        waits: there is no other at the moment.
+        since: when it was first seen to wait.
+        retry_at: when all are tried again.
+    """
+
+    refused: frozenset[str] = frozenset()
+    last: str = ""
+    why: str = ""
+    waits: bool = False
+    since: float | None = None
+    retry_at: float = 0.0
+
+
+@dataclass(eq=False, slots=True)
 class Change:
     """A change of membership under way; docs/protocol.md has its steps."""
 
@@ -221,7 +241,7 @@ class Change:
     stranded: bool = False  # its switch was lost too: what is not complete now never is
     making_room: bool = False  # the job moves so that a waiting job finds room
     waited_since: float | None = None  # when members were first found not to have paused for that
-    down_since: float | None = None  # when its only switch was first found to be down after all had proceeded
+    search: SwitchSearch = field(default_factory=SwitchSearch)  # after all have proceeded
 
     @property
     def begun(self) -> bool:
@@ -241,10 +261,7 @@ class Failover:
     planned: bool = False  # from a switch that lives, and is drained
     first: tuple[int, ...] | None = None  # the lowest of these once all have reported
     former: tuple[Placement, Generation] | None = None  # from then on: those of before
-    refused: frozenset[str] = frozenset()  # the switches that have not taken the job since all were tried
-    waits_for: str = ""  # the last of them, while there is no other
-    retry_at: float = 0.0  # when all are tried again
-    until: float | None = None  # when the job fails, unless a switch has taken it
+    search: SwitchSearch = field(default_factory=SwitchSearch)
 
 
 @dataclass(eq=False, slots=True)
@@ -300,6 +317,12 @@ class Job:
         if self.failover is not None:
             return JobState.moving
         return JobState.draining if self.draining and self.state is JobState.running else self.state
+
+    @property
+    def search(self) -> SwitchSearch | None:
+        """Its search for a switch in a failover or a change of membership; None if there is neither."""
+        step = self.failover or self.change
+        return None if step is None else step.search
 
     def ranks(self, state: MemberState) -> list[int]:
         """Returns the ranks in `state`, in order."""

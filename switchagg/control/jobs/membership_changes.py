@@ -36,7 +36,6 @@ from switchagg.control.jobs.records import (
 from switchagg.control.jobs.switch_pool import SwitchPool
 from switchagg.errors import AdmissionError
 
-DOWN_PATIENCE: Final = 2.0  # seconds that a change waits for its job's only switch to come back
 _KINDS: Final = {
     ChangeReason.move: EventKind.moved,
     ChangeReason.shrink: EventKind.shrunk,
@@ -256,8 +255,9 @@ class MembershipChanges:
         if opening or self.uses_old_generation(job):
             return
         placement = self._next_placement(job, change)
+        change.search.waits = placement is None
         if placement is None:
-            return  # until a switch has room, or comes back
+            return  # until a switch has room, comes back, or is tried again
         job.members |= job.back
         job.back.clear()
         self._effects.save(job)
@@ -288,25 +288,6 @@ class MembershipChanges:
         self._lifecycle.fail(job, why, {"event": "switch", "why": why})
         return True
 
-    def give_up_switch(self, job: Job, now: float) -> None:
-        """Fails a job that all members have proceeded from, and whose only switch stays down.
-
-        They send nothing in a change, so that no port refuses their packets and tells them.
-        """
-        change, generation = job.change, job.generation
-        opening = generation is not None and not generation.open
-        down = [name for name in job.switches if self._pool.switches[name].is_lost]
-        if change is None or opening or self.uses_old_generation(job) or not down:
-            return
-        if change.down_since is None:
-            change.down_since = now
-        elif now - change.down_since >= DOWN_PATIENCE:
-            why = (
-                f"it has lost switch {down[0]!r} in a change of its membership, and no other has room for "
-                f"P = {job.slots}, K = {job.words}"
-            )
-            self._lifecycle.fail(job, why, {"event": "switch", "why": why})
-
     @staticmethod
     def uses_old_generation(job: Job) -> bool:
         """Returns True while some member has not proceeded from the generation before the change."""
@@ -325,13 +306,13 @@ class MembershipChanges:
                 return kept
             # Members may have changed their leaves since then; stripes have some ranges of `old`.
             self._pool.release(kept, old)
-        candidates = self._candidates.of_job(job)
+        candidates, refused = self._candidates.of_job(job), change.search.refused
         if old is None:
-            return self._pool.take(candidates)
+            return self._pool.take(candidates, without=refused)
         drained = self._pool.draining(old)
-        placement = self._pool.retake(candidates, old, without=drained)
+        placement = self._pool.retake(candidates, old, without=refused.union(drained))
         if placement is None and drained:
-            placement = self._pool.retake(candidates, old)
+            placement = self._pool.retake(candidates, old, without=refused)
         if placement is not None:
             self._lifecycle.remove_generation(job)
         return placement

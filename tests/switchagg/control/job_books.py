@@ -12,7 +12,7 @@ from switchagg.control.jobs.effects import AnswerJoin, AnswerStep, Effect, Insta
 from switchagg.control.jobs.job import Generation, Job, Member
 from switchagg.control.jobs.records import JobSpec, JoinRequest, Quota, Tenant
 from switchagg.control.jobs.switch_resources import SwitchResources
-from switchagg.errors import AdmissionError
+from switchagg.errors import AdmissionError, SwitchError
 from switchagg.rules.switch import Capacity, Reconciled
 
 ME = Tenant("me")
@@ -59,6 +59,13 @@ def carry_out(jobs: JobBook) -> list[Effect]:
                     effect.generation.echoed(packet)
                 jobs.opened(effect.job, effect.generation, 0.0)
     return done
+
+
+def does_not_answer(jobs: JobBook) -> str:
+    """A switch does not answer when it is to install a job; returns its name."""
+    install = next(each for each in jobs.poll() if isinstance(each, Install))
+    jobs.opening_failed(install.job, install.generation, SwitchError("no answer within 2 s"))
+    return install.generation.slot_range.switch
 
 
 def doing(jobs: JobBook) -> list[Any]:

@@ -240,7 +240,7 @@ def test_a_job_waits_for_a_switch_that_does_not_answer(site: Site) -> None:
             each.until(each.said[-1]["turn"] + 100)
         (job,) = site.get("/v1/jobs")
         assert (job["switch"], job["state"]) == (other, "running")
-        assert "job 'j' waits for a switch, for 60 s" in said()
+        assert "job 'j' waits for a switch, at most 60 s" in said()
 
     for each in _work(site, "j", 3, act, SWITCHAGG_DEADLINE="60"):
         assert "error" not in each[-1], each[-1]

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from switchagg.control.jobs.book import JobBook
+from switchagg.control.jobs.book import DOWN_PATIENCE, JobBook
 from switchagg.control.jobs.effects import (
     AnswerJoin,
     AnswerStep,
@@ -18,9 +18,8 @@ from switchagg.control.jobs.effects import (
     Remove,
 )
 from switchagg.control.jobs.job import Member
-from switchagg.control.jobs.membership_changes import DOWN_PATIENCE
 from switchagg.control.jobs.records import JobState, MemberState, OnLoss
-from switchagg.errors import AdmissionError
+from switchagg.errors import AdmissionError, SwitchError
 from switchagg.rules.switch import Reconciled
 from tests.seeds import seed_of_this_run
 from tests.switchagg.control.job_books import (
@@ -411,6 +410,7 @@ def test_a_rank_is_lost_after_a_failover_before_it_has_sent_again_what_another_l
         return
     assert {rank: each.complete_to for rank, each in answers(jobs.poll()).items()} == {0: 4, 1: 4}
 
+
 @pytest.mark.parametrize("known", [True, False])
 def test_a_rank_that_has_left_vouches_only_for_what_the_switch_has(known: bool) -> None:
     """One that leaves before it has sent again what others lack does not say how far it is."""
@@ -432,7 +432,6 @@ def test_a_rank_that_has_left_vouches_only_for_what_the_switch_has(known: bool) 
     assert (zero.job.state, zero.job.why) == (JobState.failed, why)
     done = jobs.poll()
     assert all(told(done, member)[-1]["event"] == "switch" for member in (zero, one))
-
 
 
 @pytest.mark.parametrize("removed", [False, True], ids=["collecting", "opening"])
@@ -565,19 +564,33 @@ def test_a_change_waits_for_room_on_another_switch() -> None:
     assert install.generation.slot_range.switch == "b"
 
 
-def test_a_switch_that_refuses_the_next_generation() -> None:
-    jobs = book()
+def test_a_change_gives_up_when_all_switches_stay_down() -> None:
+    """Also where another one could take the job, if it were up."""
+    jobs = book(switch("a"), switch("b"))
     zero, one = run(jobs, **SHRINK)
     jobs.lost([one], "its process ended")
-    jobs.poll()
-    jobs.changes.progress(zero, 1)
-    proceed(jobs, zero)
-    (install,) = only(jobs.poll(), Install)
-    jobs.opening_failed(install.job, install.generation, AdmissionError("table full"))
-    done = jobs.poll()
-    assert [event["event"] for event in told(done, zero)] == ["switch"]
-    assert {answer.refusal.code for answer in only(done, AnswerStep)} == {"failed"}
-    assert free(jobs) == 64
+    for name in "ba":
+        jobs.switch_down(name, "gone")
+    change(jobs, [zero])
+    for now in (0.0, 9.9):
+        jobs.heard(zero.cookie, now)
+        jobs.tick(now)
+        assert zero.job.state is JobState.moving
+    jobs.tick(10.0)
+    assert zero.job.state is JobState.failed
+    assert zero.job.why.startswith("it has lost switch 'a' in a change of its membership, and no other")
+
+
+def test_who_comes_back_and_is_lost_before_a_switch_takes_the_job_is_left_out() -> None:
+    jobs = book()
+    zero, back = coming_back(jobs, 1)
+    jobs.opening_failed(zero.job, generation(zero), SwitchError("no answer within 2 s"))
+    jobs.tick(0.0)
+    jobs.lost([back], "its process ended")
+    jobs.tick(1.0)
+    (install,) = only(carry_out(jobs), Install)
+    assert install.generation.places == (0,)
+    assert zero.job.state is JobState.running
 
 
 def test_a_call_that_is_made_again_gets_its_answer_again_and_changes_nothing() -> None:
@@ -693,15 +706,19 @@ def test_random_losses_leaves_and_returns() -> None:
         if draw.random() < 0.3:
             jobs.set_draining("a", True, "me")
         pending: list[Install] = []
+        now = 0.0
         for _ in range(60):
             for effect in jobs.poll():
                 if isinstance(effect, Install):
                     pending.append(effect)
             there = job.joined()
             admitted = [member for member in there if member.admission is not None]
-            match draw.randrange(10):
+            match draw.randrange(11):
                 case 0 | 1 if pending:
                     install = pending.pop(0)
+                    if draw.random() < 0.3:
+                        jobs.opening_failed(install.job, install.generation, SwitchError("table full"))
+                        continue
                     for packet in list(install.generation.pending.values()):
                         install.generation.echoed(packet)
                     jobs.opened(install.job, install.generation, 0.0)
@@ -731,6 +748,11 @@ def test_random_losses_leaves_and_returns() -> None:
                             member, token(member), [draw.randrange(9)], member.endpoint[0], member.ports
                         )
                         failovers += 1
+                case 10:
+                    now += draw.random()
+                    for member in admitted:
+                        jobs.heard(member.cookie, now)
+                    jobs.tick(now)
             for each in jobs.pool.switches.values():
                 taken = sum(each.allocator.ranges.values())
                 assert taken + each.allocator.free_slots == each.capacity.slots

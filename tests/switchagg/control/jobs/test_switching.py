@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from switchagg.control.jobs.book import JobBook
-from switchagg.control.jobs.effects import Install, LogEvent, Remove
+from switchagg.control.jobs.effects import AnswerStep, ChangeStep, Install, LogEvent, Remove
 from switchagg.control.jobs.job import Generation, Member
 from switchagg.control.jobs.records import (
     EventKind,
@@ -23,6 +23,7 @@ from tests.switchagg.control.job_books import (
     book,
     carry_out,
     create,
+    does_not_answer,
     free,
     generation,
     join,
@@ -96,13 +97,6 @@ def going_over(jobs: JobBook, *, reported: int = 5) -> list[Member]:
     return members
 
 
-def does_not_answer(jobs: JobBook) -> str:
-    """A switch does not answer when it is to install a job; returns its name."""
-    (install,) = only(jobs.poll(), Install)
-    jobs.opening_failed(install.job, install.generation, SwitchError("no answer within 2 s"))
-    return str(install.generation.slot_range.switch)
-
-
 def test_a_job_goes_to_the_next_switch_where_one_does_not_answer() -> None:
     jobs = book(switch("a"), switch("b"), switch("c"))
     zero, one = going_over(jobs)
@@ -127,12 +121,13 @@ def test_a_job_waits_for_a_switch_that_does_not_answer() -> None:
     assert only(done, Install) == []
     (note,) = only(done, LogEvent)
     why = "switch 'b' did not take job 'a': no answer within 2 s"
-    assert (note.kind, note.text) == (EventKind.moving, f"job 'a' waits for a switch, for 10 s: {why}")
+    assert (note.kind, note.text) == (EventKind.moving, f"job 'a' waits for a switch, at most 10 s: {why}")
     assert told(done, zero) == []
-    jobs.tick(1.0)
-    assert does_not_answer(jobs) == "b"
-    jobs.tick(1.5)
-    assert only(jobs.poll(), Install) == []  # not all the time
+    for now in (0.0, 0.9, 1.0, 1.1, 1.9):
+        jobs.tick(now)
+        if now == 1.0:
+            assert does_not_answer(jobs) == "b"
+        assert only(jobs.poll(), Install) == []  # not all the time
     jobs.tick(2.0)
     carry_out(jobs)
     assert zero.job.state is JobState.running
@@ -146,10 +141,10 @@ def test_a_job_that_no_switch_takes_goes_to_one_that_comes_back() -> None:
     jobs = book(switch("a"), switch("b"))
     zero, _ = going_over(jobs)
     assert does_not_answer(jobs) == "b"
-    jobs.tick(1.0)
+    jobs.tick(0.0)
     jobs.switch_down("b", "no answer within 2 s")
     jobs.switch_up("a", Reconciled())
-    jobs.tick(2.0)
+    jobs.tick(1.0)
     carry_out(jobs)
     assert (zero.job.state, zero.job.switches) == (JobState.running, ("a",))
     assert free(jobs) == 128 - 8
@@ -159,13 +154,14 @@ def test_a_job_that_no_switch_takes_fails_after_its_deadline() -> None:
     jobs = book(switch("a"), switch("b"))
     zero, one = going_over(jobs)
     does_not_answer(jobs)
-    for second in range(1, 11):
+    jobs.tick(0.0)
+    for second in range(1, 10):
         for member in (zero, one):
             jobs.heard(member.cookie, float(second))
         jobs.tick(float(second))
         assert does_not_answer(jobs) == "b"
         assert zero.job.state is JobState.running
-    jobs.tick(11.0)
+    jobs.tick(10.0)
     why = "switch 'b' did not take job 'a': no answer within 2 s; no switch has taken it for 10 s"
     assert (zero.job.state, zero.job.why) == (JobState.failed, why)
     assert {"event": "switch", "job": zero.job.id, "why": why} in told(jobs.poll(), zero)
@@ -176,15 +172,14 @@ def test_each_switch_that_does_not_take_a_job_is_tried_once_a_second_and_none_th
     jobs = book(switch("a"), switch("b"), switch("c"))
     zero, one = going_over(jobs)
     jobs.switch_up("a", Reconciled())  # its members do not reach it
-    for second in range(1, 11):
+    for second in range(10):
         assert {does_not_answer(jobs), does_not_answer(jobs)} == {"b", "c"}
-        assert only(jobs.poll(), Install) == []
-        for member in (zero, one):
-            jobs.heard(member.cookie, float(second))
-        assert zero.job.state is JobState.running
-        jobs.tick(float(second))
-    assert {does_not_answer(jobs), does_not_answer(jobs)} == {"b", "c"}
-    jobs.tick(11.0)
+        for now in (second, second + 0.9, second + 1.0):
+            assert only(jobs.poll(), Install) == []
+            for member in (zero, one):
+                jobs.heard(member.cookie, now)
+            assert zero.job.state is JobState.running
+            jobs.tick(now)
     assert zero.job.state is JobState.failed
     assert zero.job.why.endswith("no answer within 2 s; no switch has taken it for 10 s")
     assert free(jobs) == 192
@@ -208,6 +203,73 @@ def test_a_rank_is_lost_while_its_job_waits_for_a_switch(shrinks: bool) -> None:
     else:
         assert zero.job.state is JobState.failed
     assert free(jobs) == 128 - 8 * shrinks
+
+
+def proceeded(jobs: JobBook) -> list[Member]:
+    """Returns the survivors of a job that has lost a rank; all have proceeded."""
+    *survivors, last = run(jobs, world_size=3, on_loss=OnLoss.shrink)
+    jobs.lost([last], "its process ended")
+    for member in survivors:
+        jobs.changes.progress(member, 1)
+    for member in survivors:
+        jobs.changes.proceed(member, member.endpoint[0], member.ports)
+    return survivors
+
+
+def test_a_switch_that_does_not_take_the_next_generation_is_left_for_another() -> None:
+    jobs = book(switch("a"), switch("b"))
+    zero, one = proceeded(jobs)
+    assert does_not_answer(jobs) == "a"
+    remove, install = only(carry_out(jobs), Remove, Install)
+    assert remove.generation.slot_range.switch == "a"
+    assert install.generation.slot_range.switch == "b"
+    for member in (zero, one):
+        assert member.admission is not None
+        assert (member.admission.switch, member.admission.places) == ("b", (0, 1))
+        jobs.leave(member)
+    carry_out(jobs)
+    assert (jobs.table.jobs(), free(jobs)) == ([], 128)
+
+
+def test_so_is_one_that_restarts_after_it_was_installed_there() -> None:
+    jobs = book(switch("a"), switch("b"))
+    zero, _ = proceeded(jobs)
+    (install,) = (each for each in jobs.poll() if isinstance(each, Install))
+    jobs.switch_up("a", Reconciled(missing=(install.generation.id,)))
+    carry_out(jobs)
+    assert (zero.job.state, zero.job.switches, free(jobs)) == (JobState.running, ("b",), 128 - 8)
+
+
+@pytest.mark.parametrize("names", [("a",), ("a", "b")], ids=["alone", "two"])
+@pytest.mark.parametrize("takes", [True, False])
+def test_each_switch_that_does_not_take_the_next_generation_is_tried_once_a_second(
+    names: tuple[str, ...], takes: bool
+) -> None:
+    jobs = book(*map(switch, names))
+    survivors = proceeded(jobs)
+    job = survivors[0].job
+    for second in range(10):
+        assert {does_not_answer(jobs) for _ in names} == {*names}
+        for now in (second, second + 0.9, second + 1.0):
+            assert only(jobs.poll(), Install) == []
+            for member in survivors:
+                jobs.heard(member.cookie, now)
+            assert job.state is JobState.moving
+            jobs.tick(now)
+        if takes:
+            carry_out(jobs)
+            assert (job.state, job.search, free(jobs)) == (JobState.running, None, 64 * len(names) - 8)
+            return
+    why = "did not take job 'a': no answer within 2 s; no switch has taken it for 10 s"
+    assert job.state is JobState.failed
+    assert job.why.endswith(why)
+    done = jobs.poll()
+    for member in survivors:
+        assert [(each["event"], each["why"]) for each in told(done, member)] == [("switch", job.why)]
+        assert AnswerStep(member, ChangeStep.proceed) not in done
+    refusals = {(each.member.rank, each.step): each.refusal.code for each in only(done, AnswerStep)}
+    assert [refusals[rank, ChangeStep.proceed] for rank in (0, 1)] == ["failed"] * 2
+    assert free(jobs) == 64 * len(names)
 
 
 LOST = "switch 's' restarted, and what its slots held is lost"
