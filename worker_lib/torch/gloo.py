@@ -173,9 +173,11 @@ class GlooPart:
         try:
             self._work.wait()
         except RuntimeError:
-            # If another rank is the reason, gloo knows no more than that a connection has ended.
+            # If another rank is the reason, gloo knows no more than that a connection has ended. Marks end in
+            # the order of calls, and what the first says is why the others are not met.
+            if self._mark is not None:
+                self._mark._drive(_REASON)
             self._calls.read()
-            self._look(_REASON)
             raise
         self._ended()
 

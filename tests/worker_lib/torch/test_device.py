@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel as Ddp
 
 import worker_lib
+from tests.waiting import eventually
 from tests.worker_lib.torch.models import train
 from tests.worker_lib.torch.test_ddp import STEPS, wrapped
 from tests.worker_lib.torch.worlds import attempt, run
@@ -132,7 +133,7 @@ def _destroyed() -> None:
     dist.destroy_process_group()
     with pytest.raises(worker_lib.SessionBrokenError):
         group.allreduce([away(torch.ones(3))]).wait()
-    assert [t.name for t in threading.enumerate()] == ["MainThread"]
+    eventually(lambda: [t.name for t in threading.enumerate()] == ["MainThread"])
 
 
 def test_destroy_leaves_no_feeder() -> None:

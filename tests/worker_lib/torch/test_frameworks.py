@@ -155,7 +155,7 @@ def _warned() -> list[str]:
     x = torch.ones(3)
     if rank == 1:
         for ready, sizes in (("first", (3, 2)), ("second", (3, 3, 2))):
-            store.wait([ready], timedelta(seconds=20))
+            store.wait([ready], timedelta(seconds=100))
             for size in sizes:
                 dist.all_reduce(torch.ones(size))
         return []
@@ -270,7 +270,7 @@ def _missing_at_a_monitored_barrier() -> str:
     """Errors at rank 0 of barriers that ranks 1 and 2 do not reach, after barriers that all do."""
     rank, pair = dist.get_rank(), dist.new_group([0, 2])
     dist.monitored_barrier()
-    dist.monitored_barrier(timeout=20.0, wait_all_ranks=True)
+    dist.monitored_barrier(timeout=60.0, wait_all_ranks=True)
     dist.monitored_barrier(pair)
     with pytest.raises(TypeError, match="timedelta"):
         dist.monitored_barrier(timeout=5)

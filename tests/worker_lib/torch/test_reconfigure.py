@@ -21,7 +21,7 @@ from worker_lib.torch.communicator import Change, Handle, ReconfigureError
 needs_reconfigure = pytest.mark.skipif(
     not dispatch.available(), reason="PyTorch before 2.14 lets no Python class derive from Backend"
 )
-SECONDS = timedelta(seconds=15)
+SECONDS = timedelta(seconds=60)
 
 
 _first = [0, 0]  # rank and size before the first change

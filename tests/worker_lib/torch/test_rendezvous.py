@@ -16,7 +16,7 @@ from tests.worker_lib.harness import LIMIT, ROOT, in_threads
 from worker_lib import SwitchError
 from worker_lib.torch.rendezvous import store_prefix
 
-SECONDS = timedelta(seconds=10)
+SECONDS = timedelta(seconds=60)
 
 
 def meet(store: Any, size: int, order: list[int]) -> None:

@@ -14,7 +14,9 @@ from worker_lib.torch import work
 from worker_lib.torch.work import TaskThread
 
 
-def test_callbacks_of_different_tasks_run_one_after_another() -> None:
+def test_callbacks_of_different_tasks_run_one_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work, "_PATIENCE", 600.0)
+    monkeypatch.setattr(work, "_STOP_SECONDS", 60.0)
     tasks, running, order = TaskThread("test"), threading.Lock(), []
 
     def task(number: int) -> None:
@@ -32,16 +34,17 @@ def test_callbacks_of_different_tasks_run_one_after_another() -> None:
 
 def test_a_stop_hurries_no_callback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(work, "_PATIENCE", 600.0)
+    monkeypatch.setattr(work, "_STOP_SECONDS", 60.0)
     tasks, here, goes_on, order = TaskThread("test"), threading.Event(), threading.Event(), []
 
     def first() -> None:
         with tasks.callbacks():
             here.set()
-            assert goes_on.wait(20)
+            assert goes_on.wait(100)
             order.append(1)
 
     tasks.put(first)
-    assert here.wait(20)
+    assert here.wait(100)
     tasks.put(lambda: order.append(2))
     eventually(lambda: tasks._watched)
     stopping = threading.Thread(target=tasks.stop)
@@ -67,34 +70,35 @@ def test_a_callback_waits_for_tasks_that_it_puts_and_for_later_ones() -> None:
             done.set()
 
         tasks.put(task)
-        assert done.wait(20)
+        assert done.wait(100)
 
     def first() -> None:
         with tasks.callbacks():
             below(5)
-            assert later.wait(20)
+            assert later.wait(100)
             ended.append("first")
 
     last = threading.Event()
     tasks.put(first)
     tasks.put(later.set)
     tasks.put(last.set)
-    assert later.wait(20)
-    assert last.wait(20)
+    assert later.wait(100)
+    assert last.wait(100)
     eventually(lambda: ended == ["first"])
     tasks.stop()
 
 
-def test_stopping_ends_every_thread_after_the_tasks_that_wait() -> None:
+def test_stopping_ends_every_thread_after_the_tasks_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work, "_STOP_SECONDS", 60.0)
     tasks, later, ended = TaskThread("test"), threading.Event(), []
 
     def first() -> None:
         with tasks.callbacks():
-            assert later.wait(20)
+            assert later.wait(100)
 
     tasks.put(first)
     tasks.put(later.set)  # takes a second thread
-    assert later.wait(20)
+    assert later.wait(100)
     threads = set(tasks._threads)
     assert len(threads) == 2
     for number in range(3):
@@ -111,7 +115,7 @@ def test_what_is_for_later_is_queued_unless_it_is_done(monkeypatch: pytest.Monke
     tasks, ran, ready = TaskThread("test"), [], threading.Event()
     tasks.put_later(lambda: ran.append("done"), lambda: True)
     tasks.put_later(ready.set, ready.is_set)
-    assert ready.wait(20)
+    assert ready.wait(100)
     assert ran == []
     monkeypatch.setattr(work, "_LATER", 600.0)
     tasks.put_later(lambda: ran.append("at the end"), lambda: False)
@@ -144,7 +148,7 @@ def test_a_group_is_not_busy_for_its_own_tasks() -> None:
     tasks, seen = TaskThread("test"), []
     assert not tasks.busy()
     hold = threading.Event()
-    tasks.put(lambda: (seen.append(tasks.busy()), hold.wait(20)))  # type: ignore[arg-type, return-value]
+    tasks.put(lambda: (seen.append(tasks.busy()), hold.wait(100)))  # type: ignore[arg-type, return-value]
     assert tasks.busy()
     hold.set()
     tasks.stop()

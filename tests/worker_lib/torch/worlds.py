@@ -41,7 +41,7 @@ def attempt(
     function: Callable[..., Any],
     *args: Any,
     backend: str = "switchagg",
-    timeout: float = 20.0,
+    timeout: float = 60.0,
     options: dict[str, Any] | None = None,
     environment: dict[str, str] | None = None,
     limit: float = LIMIT,
