@@ -18,6 +18,7 @@ ATTACH = struct.Struct("=III4xIIQ")  # magic, job, token; entries, bytes of a pa
 ATTACHED = struct.Struct("=II")
 ANNOUNCE = struct.Struct("=IIQ")
 RING = 192  # bytes: written, taken and asleep, a line of cache each
+TAKEN = 64  # of the first ring: entries that the switch has taken
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 

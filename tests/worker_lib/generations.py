@@ -158,7 +158,7 @@ class Sum:
         *,
         kind: Kind = Kind.ALLREDUCE,
         background: bool = True,
-        seconds: float = 30.0,
+        seconds: float = 60.0,
         in_place: bool = True,
     ) -> None:
         self.engine, self.x = engine, x
@@ -174,7 +174,7 @@ class Sum:
             submitted = engine.submit(call, int(seconds * SECOND), background, engine.generation)
         self.native = submitted
 
-    def wait(self, seconds: float = 20.0) -> int:
+    def wait(self, seconds: float = 60.0) -> int:
         """Its status: still `PENDING` after that time."""
         return self.engine.wait(self.native, int(seconds * SECOND))
 

@@ -110,7 +110,7 @@ def try_together(
         TimeoutError: not all of them ended within `limit` seconds.
     """
     name = job or job_name()
-    settings = {"timeout": 20.0, **settings}
+    settings = {"timeout": 60.0, **settings}
 
     def rank(r: int) -> Any:
         with worker_lib.connect(url, name, r, n, **settings) as session:
@@ -250,7 +250,7 @@ def processes(
 ) -> Iterator[list[Process]]:
     """n processes that each connect to a job and run `function(session, *args)`; none outlives the block."""
     name = job_name()
-    settings = {"timeout": 20.0, **settings}
+    settings = {"timeout": 60.0, **settings}
     with contextlib.ExitStack() as stack:
         yield [
             stack.enter_context(

@@ -21,6 +21,7 @@ from switchagg.emulator.faults import Faults
 from tests.reference import check
 from tests.reference.plan import FLAGS_WORD, WITHDRAWN
 from tests.seeds import seed_of_this_run
+from tests.waiting import eventually
 from tests.worker_lib.generations import DAMAGED, DONE, MISMATCH, PENDING, SECOND, WORDS, Cluster
 from tests.worker_lib.harness import in_threads, together, try_together
 from tests.worker_lib.lying_switch import Lies, LyingSwitch, Told
@@ -178,15 +179,17 @@ class Float:
             count=x.size, fingerprint_count=x.size, workers=RANKS, rank=rank, input=x.ctypes.data,
             in_end=x.size, output=self.out.ctypes.data, out_end=x.size, zero_fill=True,
         )  # fmt: skip
-        submitted = engine.submit(call, 30 * SECOND, True, engine.generation)
+        submitted = engine.submit(call, 60 * SECOND, True, engine.generation)
         assert submitted is not None
         self.native = submitted
 
 
 def run_sums(
-    lies: Lies, xs: list[list[Floats]], bits: int, *, sparse: bool
+    lies: Lies, xs: list[list[Floats]], bits: int, *, sparse: bool, all_notice: bool = False
 ) -> tuple[list[Counter[int]], Any]:
     """All ranks add up tensor after tensor, and send again where an engine asks for it.
+
+    With `all_notice`, each engine has seen that a RESULT stays wrong, or is broken by that.
 
     Returns the statuses by rank, and the bits of each result that is done, by rank and tensor.
     """
@@ -204,10 +207,12 @@ def run_sums(
             if damage:
                 asked.update(damage)
                 cluster.replay()
+        if all_notice:
+            eventually(lambda: all(e.damage is not None for e in engines.values()))
+        lies.damaged = sum(e.stats()["results_damaged"] for e in engines.values())  # type: ignore[attr-defined]
         statuses = [Counter(each.native.status for each in of) for of in sums]
         done = [[each.out.tobytes() if each.native.status == DONE else None for each in of] for of in sums]
         lies.asked = asked  # type: ignore[attr-defined]
-        lies.damaged = sum(e.stats()["results_damaged"] for e in engines.values())  # type: ignore[attr-defined]
         return statuses, done
 
 
@@ -451,8 +456,9 @@ def test_a_rank_does_not_leave_a_call_for_one_flipped_bit(rng: random.Random) ->
 def test_an_exponent_that_no_rank_has_is_told_by_all(rng: random.Random) -> None:
     """All ranks hear the same, and their elements would all be cut to 0."""
     xs = tensors(rng, 1, sparse=False)
-    statuses, _ = run_sums(OtherPlan(0, 12 + 6, 30, everybody=True), xs, 32, sparse=False)
-    assert [of[DAMAGED] for of in statuses] == [1] * RANKS
+    statuses, _ = run_sums(OtherPlan(0, 12 + 6, 30, everybody=True), xs, 32, sparse=False, all_notice=True)
+    assert all(set(of) <= {DAMAGED, PENDING} for of in statuses)  # the first to give up ends the others
+    assert any(of[DAMAGED] for of in statuses)
 
 
 # ---------------------------------------------------------------------- sessions
@@ -558,7 +564,7 @@ def test_a_check_that_is_neither_yes_nor_no_is_refused(value: Any) -> None:
 
 def test_what_is_wrong_for_good_names_the_switch_and_the_packet() -> None:
     with EmbeddedController(faults=Faults(corrupt=0.3, seed=seed_of_this_run())) as host:
-        outcomes = try_together(host.url, 2, many_sums, 0, check=True, timeout=10)
+        outcomes = try_together(host.url, 2, many_sums, 0, check=True)
     errors = [outcome.error for outcome in outcomes]
     assert all(isinstance(error, worker_lib.SwitchAggError) for error in errors)
     told = [str(error) for error in errors if isinstance(error, worker_lib.IntegrityError)]

@@ -735,15 +735,20 @@ def test_a_dense_policy_sends_zero_blocks_too() -> None:
 
 
 def test_work_started_while_another_thread_waits_goes_on_without_it(host: EmbeddedController) -> None:
+    called = threading.Event()
+
     def call(session: Session) -> None:
         x = np.full(1000, session.rank + 1, np.float32)
         if session.rank == 0:
+            engine = session._state.engine
+            assert engine is not None
             waiter = threading.Thread(target=session.barrier)
             waiter.start()
-            time.sleep(0.2)  # the waiter drives the engine now: rank 1 is late
+            eventually(lambda: engine.begun == 1)  # the waiter drives the engine now: rank 1 is late
             work = session.allreduce_async(x)
+            called.set()
         else:
-            time.sleep(0.4)
+            assert called.wait(60)
             session.barrier()
             work = session.allreduce_async(x)
         eventually(work.done)

@@ -90,73 +90,63 @@ def test_a_frozen_engine_awaits_nothing_of_incomplete_collectives() -> None:
 @pytest.mark.parametrize("gone", [True, False])
 def test_a_frozen_engine_awaits_what_others_may_lack_of_complete_collectives(gone: bool) -> None:
     """Rank 0 is complete, rank 1 is not, and rank 2 ends before or after it has sent that again."""
-    n = 64 * 4
-    for _ in range(20):
-        with Cluster(3) as cluster:
-            sums = [Sum(cluster.engines[p], ones(p + 1, n), background=p != 1) for p in range(3)]
-            cluster.engines[1].wait(sums[1].native, 1000)
-            while sums[0].wait(0.0001) != DONE:
-                cluster.engines[1].wait(sums[1].native, 1000)
-            lowest = [engine.suspend()[0] for engine in cluster.engines.values()]
-            if lowest[1] == lowest[0]:
-                continue  # the last RESULT has come to both
-            cluster.replay(gone=[2] if gone else [])
-            zero, one = cluster.engines[0], cluster.engines[1]
-            if gone:
-                assert sums[1].wait(0.2) == PENDING
-            else:
-                eventually(lambda zero=zero, one=one: not zero.replaying and not one.replaying, 20)
-                cluster.stop(2)
-            assert [zero.freeze(), one.freeze()] == [1, 0 if gone else 1]
-            assert [zero.replaying, one.replaying] == [gone, False]
-            zero.abort()
-            assert zero.replaying == gone  # it will never hold them
-            return
-    pytest.fail("rank 1 has never lacked a RESULT")
+    with Cluster(3) as cluster:
+        sums = of_which_rank_1_lacks_results(cluster)
+        lowest = [engine.suspend()[0] for engine in cluster.engines.values()]
+        assert lowest[1] < lowest[0]
+        cluster.replay(gone=[2] if gone else [])
+        zero, one = cluster.engines[0], cluster.engines[1]
+        if gone:
+            assert sums[1].wait(0.2) == PENDING
+        else:
+            eventually(lambda: not zero.replaying and not one.replaying)
+            cluster.stop(2)
+        assert [zero.freeze(), one.freeze()] == [1, 0 if gone else 1]
+        assert [zero.replaying, one.replaying] == [gone, False]
+        zero.abort()
+        assert zero.replaying == gone  # it will never hold them
+
+
+def of_which_rank_1_lacks_results(cluster: Cluster) -> list[Sum]:
+    """Sums of three ranks that rank 0 has; rank 1 has not looked since it sent its last packet."""
+    packets = 4  # they all fit the window
+    sums = [Sum(cluster.engines[p], ones(p + 1, 64 * packets), background=p != 1) for p in range(3)]
+    # Driven a slice at a time, in which an engine receives before it sends.
+    while cluster.engines[1].stats()["positions"] < 1 + packets:
+        cluster.engines[1].wait(sums[1].native, 1000)
+    assert sums[0].wait() == DONE
+    return sums
 
 
 def test_whoever_lacks_a_result_of_a_complete_collective_fetches_it() -> None:
     """Rank 0 has it all; rank 1 has not looked since it sent its last packet; rank 2 is gone."""
-    n = 64 * 4  # four packets: they all fit the window
     with Cluster(3) as cluster:
-        sums = [Sum(cluster.engines[p], ones(p + 1, n), background=p == 2) for p in range(3)]
-        # Rank 1 is driven a slice at a time, and stops for good once the others are done.
-        done = False
-        while not done:
-            sums[0].wait(0.0001)
-            done = sums[0].native.status == DONE
-            if not done:
-                cluster.engines[1].wait(sums[1].native, 1000)
+        sums = of_which_rank_1_lacks_results(cluster)
         cluster.stop(2)
         cluster.fence(2)
         assert cluster.change((0, 1)) == 1
         assert sums[1].wait(0) == DONE
-        assert np.array_equal(sums[1].x, ones(6, n))
+        assert np.array_equal(sums[1].x, ones(6, sums[1].x.size))
 
 
 def test_an_engine_on_its_way_to_another_switch_fetches_results_from_the_old_one() -> None:
     """As where a rank is lost while the job leaves a switch that is drained."""
-    n = 64 * 4
     with Cluster(3) as cluster:
-        sums = [Sum(cluster.engines[p], ones(p + 1, n), background=p != 1) for p in range(3)]
-        cluster.engines[1].wait(sums[1].native, 1000)
-        while sums[0].wait(0.0001) != DONE:
-            cluster.engines[1].wait(sums[1].native, 1000)
+        sums = of_which_rank_1_lacks_results(cluster)
         cluster.engines[1].suspend()
         assert sums[1].wait(0.05) == PENDING
         cluster.stop(2)
         cluster.fence(2)
         assert cluster.change((0, 1)) == 1
         assert sums[1].wait(0) == DONE
-        assert np.array_equal(sums[1].x, ones(6, n))
+        assert np.array_equal(sums[1].x, ones(6, sums[1].x.size))
 
 
 def test_frozen_engines_complete_nothing_and_time_out_all_the_same() -> None:
     with Cluster(2) as cluster:
         assert [e.freeze() for e in cluster.engines.values()] == [0, 0]
-        sums = [Sum(e, ones(1), seconds=1.0) for e in cluster.engines.values()]
-        assert [s.wait(0.05) for s in sums] == [PENDING] * 2
-        assert sums[0].wait() == TIMEOUT
+        sums = [Sum(e, ones(1), seconds=0.2) for e in cluster.engines.values()]
+        assert [s.wait() for s in sums] == [TIMEOUT] * 2
         assert cluster.engines[0].broken
         assert not cluster.engines[0].finish(1, SECOND)
         assert cluster.engines[0].stats()["positions"] == 0
@@ -262,9 +252,10 @@ def test_silence_counts_from_the_collective_that_it_is_asked_for() -> None:
         one = cluster.engines[0]
         assert (one.begun, one.completed, one.silence_ns(0)) == (1, 1, 0)
         waiting = Sum(one, ones(1))
-        assert waiting.wait(0.02) == PENDING
-        assert (one.begun, one.completed) == (2, 1)
-        assert one.silence_ns(1) >= 20_000_000
+        eventually(lambda: one.begun == 2)
+        assert one.completed == 1
+        eventually(lambda: one.silence_ns(1) >= 20_000_000)
+        assert waiting.wait(0) == PENDING
         assert one.silence_ns(2) == 0  # it is complete elsewhere
 
 
@@ -338,14 +329,13 @@ def test_random_changes_under_loss(link: bool) -> None:
                 if p not in here:
                     threads[p] = threading.Thread(target=work, args=(p, cluster.engines[p]), daemon=True)
                     threads[p].start()
-        time.sleep(0.1)
+        eventually(lambda: len(completed) > len(members))
         stop.set()
         for e in cluster.engines.values():
             e.abort()
         for thread in threads.values():
             thread.join(60)
             assert not thread.is_alive()
-    assert len(completed) > len(members)
     for (generation, _), sums in completed.items():
         assert sums == {sum(1 << p for p in members[generation])}
 

@@ -527,7 +527,9 @@ def test_a_rank_that_leaves_because_the_switch_is_gone_does_not_hide_it(
     def call(session: Session) -> None:
         if session.rank == 0:
             work = session.allreduce_async(np.ones(10, F32))
-            time.sleep(0.5)
+            engine = session._state.engine
+            assert engine is not None
+            eventually(lambda: engine.begun == 1)
             session.close()
             with pytest.raises(SessionBrokenError):
                 work.wait()
@@ -658,10 +660,11 @@ def test_each_rank_has_a_record_of_its_last_collectives(host: EmbeddedController
 def test_a_rank_that_others_wait_for_is_named_in_the_log(
     host: EmbeddedController, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("worker_lib.work._SLOW", 0.1)
+    both = threading.Barrier(2, lambda: monkeypatch.setattr("worker_lib.work._SLOW", 0.1))
 
     def call(session: Session) -> None:
         session.barrier()
+        both.wait(60)
         if session.rank == 1:
             eventually(lambda: caplog.messages)
         session.barrier()

@@ -114,7 +114,7 @@ def test_a_damaged_result_does_not_hold_up_the_loss_of_a_rank(played: Any, lacks
     """The controller lets nobody go over before the change, so the monitor must not ask for that first."""
     monitor, member = played(Engine(lacks=lacks))
     member.events.put({"event": "lost", "ranks": [2], "why": "its process ended", "job": 5})
-    eventually(lambda: monitor.over is not None, 20)
+    eventually(lambda: monitor.over is not None)
     assert monitor.over.damaged is lacks
     if lacks:
         assert "packet number 7, in slot 18 of the switch at 127.0.0.1:9, is not the sum" in monitor.over.text
@@ -128,9 +128,9 @@ def test_a_damaged_result_that_a_pause_needs_is_sent_again(played: Any) -> None:
     engine.damage, engine.halted = None, True
     monitor, member = played(engine)
     monitor._wake()
-    assert member.calls.get(timeout=20) == "progress"
+    assert member.calls.get(timeout=60) == "progress"
     engine.damage = 7
-    assert member.calls.get(timeout=20) == "replay"
+    assert member.calls.get(timeout=60) == "replay"
 
 
 @pytest.mark.parametrize("lost", [True, False], ids=["a lost rank's", "late"])
@@ -146,9 +146,9 @@ def test_a_change_waits_for_what_is_sent_again_to_another_switch(
         SYSTEM.sleep(0.3)
         assert member.calls.empty()
         engine.completed, engine.replaying = 3, False  # it lacked that
-    assert member.calls.get(timeout=20) == ("progress of what is replayed" if lost else "progress")
+    assert member.calls.get(timeout=60) == ("progress of what is replayed" if lost else "progress")
     assert member.completed == (2 if lost else 3)
-    eventually(lambda: monitor.over is not None, 20)
+    eventually(lambda: monitor.over is not None)
 
 
 @pytest.mark.parametrize("replaying", [True, False])
@@ -187,9 +187,9 @@ def test_a_loss_in_the_middle_of_a_change_is_no_other_change(
     monkeypatch.setattr(module, "start_engine", lambda *_: (resumed.set(), "udp"))
     monitor, member = played(engine, LateLoss())
     member.events.put({"event": "lost", "ranks": [2], "why": "its process ended", "job": 5})
-    eventually(lambda: monitor._machine._lost.keys() == {1, 2}, 20)
+    eventually(lambda: monitor._machine._lost.keys() == {1, 2})
     engine.lacks = False
-    assert resumed.wait(20)
+    assert resumed.wait(60)
     SYSTEM.sleep(0.5)  # in which another change would begin
     assert [member.calls.get() for _ in range(member.calls.qsize())] == ["progress 5"]
     assert monitor.losses[0].ranks == (1, 2)
