@@ -14,9 +14,8 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
-
-import numpy as np
 
 from switchagg.errors import UsageError
 from switchagg.rules.planner import SkipPolicy
@@ -680,27 +679,23 @@ class Session:
         *,
         min_bits: int | None = None,
         memory: Any = None,
-        union: np.ndarray[Any, Any] | None = None,
         background: bool,
-        lazy: bool = False,
     ) -> Work:
-        options = SumOptions(op, bits, min_bits, blocks, block_size, memory, union)
-        return self._reduction(x, out, options, timeout, background=background, lazy=lazy)
+        options = SumOptions(op, bits, min_bits, blocks, block_size, memory)
+        return self._reduction(x, out, options, timeout, background=background)
+
+    def _repeat(
+        self, sum_: calls.RepeatedSum, x: Any, timeout: float | None, *, background: bool, lazy: bool
+    ) -> Work:
+        state = self._state
+        return Work(state, partial(sum_.prepare, state, x), timeout, background=background, lazy=lazy)
 
     def _reduction(
-        self,
-        x: Any,
-        out: Any,
-        options: SumOptions,
-        timeout: float | None,
-        *,
-        background: bool,
-        lazy: bool = False,
+        self, x: Any, out: Any, options: SumOptions, timeout: float | None, *, background: bool
     ) -> Work:
         if options.op in extrema.OPS:
             return extrema.start(self._state, x, out, options, timeout, background=background)
-        prepare = calls.prepare_sum
-        return self._start(prepare, x, out, options, timeout=timeout, background=background, lazy=lazy)
+        return self._start(calls.prepare_sum, x, out, options, timeout=timeout, background=background)
 
     def _reduced(self, x: Any, out: Any, options: SumOptions, timeout: float | None, async_op: bool) -> Any:
         if options.op in extrema.OPS and not async_op:
@@ -742,14 +737,11 @@ class Session:
         *args: Any,
         timeout: float | None,
         background: bool,
-        lazy: bool = False,
         begun: tuple[_native.Collective, Prepared] | None = None,
     ) -> Work:
         """Starts a call that ``prepare(state, *args)`` prepares, each time for the present membership."""
         state = self._state
-        return Work(
-            state, lambda: prepare(state, *args), timeout, background=background, lazy=lazy, begun=begun
-        )
+        return Work(state, lambda: prepare(state, *args), timeout, background=background, begun=begun)
 
     def _run(
         self, prepare: Callable[..., Prepared], *args: Any, timeout: float | None, async_op: bool

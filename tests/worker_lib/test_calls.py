@@ -16,6 +16,8 @@ from switchagg.control.embedded import EmbeddedController
 from switchagg.emulator.faults import Faults
 from tests.seeds import seed_of_this_run
 from worker_lib import MismatchError, Session, SessionBrokenError, UsageError, WorkerLostError
+from worker_lib.arguments import SumOptions
+from worker_lib.calls import RepeatedSum
 
 from .harness import together
 
@@ -337,6 +339,25 @@ def test_a_known_call_waits_and_fails_as_the_first_did(host: EmbeddedController)
             session.allreduce(y)
         assert session.rank or re.search(r"allreduce\(int32, shape \(1000,\), sum", str(caught.value))
         assert session.recent()[-1].call.startswith("allreduce(int32, shape (1000,)")
+
+    together(host.url, 2, call)
+
+
+def test_a_sum_that_is_repeated_is_prepared_once_for_each_membership(host: EmbeddedController) -> None:
+    def call(session: Session) -> None:
+        state, x = session._state, np.empty(3000, np.float32)
+        sum_ = RepeatedSum(SumOptions("avg", 32))
+        for turn in range(3):
+            x[:] = session.rank + turn
+            session._repeat(sum_, x, None, background=turn == 1, lazy=turn == 1).wait()
+            assert np.allclose(x, 0.5 + turn)
+        first = sum_.prepare(state, x).call
+        assert sum_.prepare(state, x).call is first
+        state.generation += 1
+        assert sum_.prepare(state, x).call is not first
+        state.generation -= 1
+        with pytest.raises(UsageError, match="op is 'median'"):
+            session._repeat(RepeatedSum(SumOptions("median")), x, None, background=False, lazy=False)
 
     together(host.url, 2, call)
 

@@ -181,6 +181,10 @@ class Staging:
             self._copiers[device] = DeviceCopier(device)
         return self._copiers[device]
 
+    def reaches(self, tensor: torch.Tensor) -> bool:
+        """True if the collective of a tensor can start at once: it is on the CPU, and nothing is queued."""
+        return tensor.is_cpu and not self.feeder.busy() and not needs_staging(tensor)
+
     def defer(
         self, start: Callable[..., Any], args: Sequence[Any], *, fresh: bool = False
     ) -> tuple[Deferred, list[Step]] | None:

@@ -24,7 +24,8 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from switchagg.errors import UsageError
-from worker_lib.arguments import SUMMABLE, torch_name
+from worker_lib.arguments import SUMMABLE, SumOptions, torch_name
+from worker_lib.calls import RepeatedSum
 from worker_lib.compress.base import Compressor
 from worker_lib.compress.reduce import start as compressed
 from worker_lib.session import Session
@@ -35,7 +36,7 @@ from worker_lib.torch.memories import BucketCompressors, BucketMemories, names_o
 from worker_lib.torch.options import Options
 from worker_lib.torch.process_group import SwitchGroup
 from worker_lib.torch.rendezvous import Controller, controllers, join, store_prefix
-from worker_lib.torch.work import Running, Step, SwitchWork, TaskThread, ranged
+from worker_lib.torch.work import Reduction, Running, Step, TaskThread, ranged
 
 # After its last bucket DDP waits for all of them, so the thread that hands it over runs the exchange, and no
 # other need be woken. Its time is limited: where several models share a backward pass, ranks may come to the
@@ -44,6 +45,7 @@ _DRIVE_SECONDS: Final = 0.1
 # Bytes of a bucket before the last one that goes out with the next that does not wait: to wake threads for
 # it takes longer than to send it.
 _LAZY_BYTES: Final = 1 << 16
+_SUMS: Final = 1024  # of buckets, that a state keeps
 _FEEDBACK_TYPES: Final = (torch.float32, torch.float16, torch.bfloat16)
 _made: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)  # States of a process group, by name
 
@@ -146,7 +148,8 @@ class State:
         self._compressors = None if compressor is None else BucketCompressors(compressor, names)
         self._tables = sparse.Tables()
         self._seconds = None if timeout is None else timeout.total_seconds()
-        self._started: list[SwitchWork] = []  # of a backward pass, until its last bucket
+        self._started: list[Reduction] = []  # of a backward pass, until its last bucket
+        self._sums: dict[Any, RepeatedSum] = {}  # by place, size and type of a bucket
         group = process_group or getattr(model, "process_group", None) or dist.group.WORLD
         if group is None:
             raise UsageError("there is no process group: call torch.distributed.init_process_group first")
@@ -224,8 +227,8 @@ class State:
 
     # ------------------------------------------------------------------ one bucket
 
-    def _start(self, bucket: Any) -> SwitchWork:
-        """Starts the reduction of a bucket: on its GPU, from its GPU through the feeder, or at once."""
+    def _start(self, bucket: Any) -> Reduction:
+        """Starts the reduction of a bucket: at once, on its GPU, or from its GPU through the feeder."""
         through = self._through  # what begins later does so among the same ranks
         if self._joined is not None and self._group.size() != through.session.world_size:
             raise UsageError(
@@ -233,6 +236,11 @@ class State:
                 f"{through.session.world_size}: make a new one when members change"
             )
         buffer = bucket.buffer()
+        if through.staging.reaches(buffer):
+            early = not bucket.is_last()
+            held = buffer._values() if buffer.is_sparse else buffer
+            lazy = early and held.nbytes <= _LAZY_BYTES
+            return self._reduce(through, bucket, buffer, background=early, lazy=lazy)
         part: Running
         backs: Sequence[Step] = ()
         bits = self._options.lanes(buffer)[0]
@@ -249,12 +257,9 @@ class State:
                 lambda x: self._reduce(through, bucket, x, background=True), [buffer]
             )
             if deferred is None:
-                early = not bucket.is_last()
-                held = buffer._values() if buffer.is_sparse else buffer
-                lazy = early and held.nbytes <= _LAZY_BYTES
-                return self._reduce(through, bucket, buffer, background=early, lazy=lazy)
+                return self._reduce(through, bucket, buffer, background=True)
             part, backs = deferred
-        return SwitchWork("allreduce_hook", [part], buffer, backs, through.futures)
+        return Reduction([part], buffer, backs, through.futures)
 
     def _reduce(
         self,
@@ -264,43 +269,48 @@ class State:
         *,
         background: bool,
         lazy: bool = False,
-    ) -> SwitchWork:
+    ) -> Reduction:
         """Starts the reduction of a bucket's gradients on the CPU, in place."""
-        bits, min_bits = self._options.lanes(buffer)
-        if sparse.fits(buffer) and buffer.is_floating_point():
+        works: Sequence[Running]
+        if buffer.is_sparse and sparse.fits(buffer) and buffer.is_floating_point():
+            bits, min_bits = self._options.lanes(buffer)
             works, finish = sparse.start(
                 through.session, buffer, "avg", bits, min_bits, self._tables,
                 timeout=self._seconds, background=background, lazy=lazy,
             )  # fmt: skip
-            return SwitchWork("allreduce_hook", works, buffer, [finish], through.futures, lazy=lazy)
-        if not dense(buffer) or not buffer.is_floating_point():
-            raise UsageError(
-                f"the gradients are {buffer.dtype}, {buffer.layout} on {buffer.device}; allreduce_hook takes "
-                "floating point gradients on the CPU or a CUDA device, strided or sparse COO of up to 2^32 "
-                "elements"
-            )
-        if torch_name(buffer.dtype) not in SUMMABLE:
-            raise UsageError(f"the gradients are {buffer.dtype}, which cannot be summed")
-        x = buffer.detach()
-        if self._compressors is not None:
-            compressor = self._compressors.of(bucket.parameters())
-            work = compressed(
-                through.session, x, compressor, "avg", None, self._seconds, background=background
-            )
-            return SwitchWork("allreduce_hook", [work], buffer, [], through.futures)
+            return Reduction(works, buffer, [finish], through.futures, lazy=lazy)
+        at = buffer.data_ptr() if buffer.layout == torch.strided else 0
+        sum_ = self._sums.get((at, buffer.numel(), buffer.dtype))
+        if sum_ is None:
+            _check(buffer)
+            if self._compressors is not None:
+                compressor = self._compressors.of(bucket.parameters())
+                work = compressed(
+                    through.session, buffer.detach(), compressor, "avg", None, self._seconds,
+                    background=background,
+                )  # fmt: skip
+                return Reduction([work], buffer, [], through.futures)
+            sum_ = self._sum(through.session, bucket, buffer)
+        works = [through.session._repeat(sum_, buffer, self._seconds, background=background, lazy=lazy)]
+        return Reduction(works, buffer, (), through.futures, lazy=lazy)
+
+    def _sum(self, session: Session, bucket: Any, buffer: torch.Tensor) -> RepeatedSum:
+        """The sum of a bucket, kept for the next time unless it has a memory, or blocks are chosen."""
+        bits, min_bits = self._options.lanes(buffer)
         memory = None
-        if self.error_feedback and x.dtype in _FEEDBACK_TYPES:
+        if self.error_feedback and buffer.dtype in _FEEDBACK_TYPES:
             memory = self._memories.of(bucket.parameters())
         blocks: Any = self._options.blocks
         block = self._options.block_size
         if self.density < 1:
-            block = block or through.session.mask_block_size
-            blocks = self._largest(x, block, memory)
-        work = through.session._allreduce(
-            x, "avg", bits, blocks, block_size=block, timeout=self._seconds,
-            min_bits=min_bits, memory=memory, background=background, lazy=lazy,
-        )  # fmt: skip
-        return SwitchWork("allreduce_hook", [work], buffer, [], through.futures, lazy=lazy)
+            block = block or session.mask_block_size
+            blocks = self._largest(buffer.detach(), block, memory)
+        sum_ = RepeatedSum(SumOptions("avg", bits, min_bits, blocks, block, memory))
+        if memory is None and self.density == 1:
+            if len(self._sums) >= _SUMS:
+                self._sums.clear()
+            self._sums[buffer.data_ptr(), buffer.numel(), buffer.dtype] = sum_
+        return sum_
 
     def _largest(self, x: torch.Tensor, block: int, memory: torch.Tensor | None) -> Any:
         """A mask of the blocks with the largest norms; without a memory the others become zero in x."""
@@ -315,16 +325,27 @@ class State:
         return mask.numpy()
 
 
+def _check(buffer: torch.Tensor) -> None:
+    """Raises `UsageError` for gradients that cannot be averaged."""
+    if not dense(buffer) or not buffer.is_floating_point():
+        raise UsageError(
+            f"the gradients are {buffer.dtype}, {buffer.layout} on {buffer.device}; allreduce_hook takes "
+            "floating point gradients on the CPU or a CUDA device, strided or sparse COO of up to 2^32 "
+            "elements"
+        )
+    if torch_name(buffer.dtype) not in SUMMABLE:
+        raise UsageError(f"the gradients are {buffer.dtype}, which cannot be summed")
+
+
 def allreduce_hook(state: State, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Averages a bucket's gradients over all ranks through the switch, for `register_comm_hook`."""
     with ranged("allreduce_hook"):
-        work = state._start(bucket)
+        reduction = state._start(bucket)
         if not bucket.is_last():
-            state._started.append(work)
-            return work.get_future()
-        work.drive(_DRIVE_SECONDS)
+            state._started.append(reduction)
+            return reduction.future()
+        reduction.drive(_DRIVE_SECONDS)
         started, state._started = state._started, []
-        for before in started:  # those that are done need no other thread any more
-            if not before.is_completed():
-                before.go_on()
-        return work.get_future()
+        for before in started:
+            before.settle()
+        return reduction.future()

@@ -22,13 +22,16 @@ import torch
 
 from switchagg.rules.planner import MAX_BLOCK
 from worker_lib import _native
-from worker_lib.arguments import SUMMABLE, PackedMask, torch_name
-from worker_lib.plan import Words
+from worker_lib.arguments import SUMMABLE, PackedMask, SumOptions, torch_name
+from worker_lib.calls import RepeatedSum
 from worker_lib.session import Session
 from worker_lib.work import Work
 
 MAX_ELEMENTS: Final = 2**32  # of the dense shape: what a plan's fingerprint can count
 _SPARE: Final = 8  # tables of a size that are kept
+# Types whose rows of one number native code adds up as `coalesce` does, by the kind of the addition.
+_ADDED: Final = {torch.float32: 1, torch.float64: 2, torch.int32: 3, torch.int64: 4}
+_DISTINCT: Final = 0
 
 
 def fits(tensor: object) -> bool:
@@ -64,12 +67,22 @@ def _layout(shape: torch.Size, dims: int) -> _Layout | None:
     return _Layout(width, elements, width // block, elements // block)
 
 
-class Table(NamedTuple):
-    """A table of zeros, and words for bitmaps of its blocks: this rank's, zero too, and the union's."""
+class Table:
+    """A table of zeros, bitmaps of its blocks (this rank's, zero too, and the union's), and a sum of it.
 
-    flat: torch.Tensor
-    mask: Words
-    union: Words
+    Args:
+        layout: of the table.
+        dtype: of its elements.
+        options: of the sum, but for mask and union.
+    """
+
+    def __init__(self, layout: _Layout, dtype: torch.dtype, options: SumOptions) -> None:
+        # NumPy takes zeros from the kernel, which backs a page when it is first touched.
+        zeros = np.zeros(layout.elements * dtype.itemsize, np.uint8)
+        self.flat = torch.from_numpy(zeros).view(dtype)
+        mask, union = np.zeros((2, -(-layout.blocks // 32)), np.uint32)
+        self.address, self.mask, self.union = self.flat.data_ptr(), mask.ctypes.data, union.ctypes.data
+        self.sum = RepeatedSum(options._replace(blocks=PackedMask(mask), union=union))
 
 
 class Tables:
@@ -77,21 +90,19 @@ class Tables:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._spare: dict[tuple[int, torch.dtype, int], list[Table]] = {}
+        self._spare: dict[Any, list[Table]] = {}
 
-    def take(self, elements: int, dtype: torch.dtype, blocks: int) -> Table:
+    def take(self, layout: _Layout, dtype: torch.dtype, options: SumOptions) -> Table:
         """A table that nobody else uses."""
         with self._lock:
-            if spare := self._spare.get((elements, dtype, blocks)):
+            if spare := self._spare.get((layout, dtype, options)):
                 return spare.pop()
-        # NumPy takes zeros from the kernel, which backs a page when it is first touched.
-        flat = torch.from_numpy(np.zeros(elements * dtype.itemsize, np.uint8)).view(dtype)
-        return Table(flat, *np.zeros((2, -(-blocks // 32)), np.uint32))
+        return Table(layout, dtype, options)
 
-    def give_back(self, table: Table, blocks: int) -> None:
+    def give_back(self, table: Table, layout: _Layout, dtype: torch.dtype, options: SumOptions) -> None:
         """Takes back a table that is all zeros again."""
         with self._lock:
-            spare = self._spare.setdefault((table.flat.numel(), table.flat.dtype, blocks), [])
+            spare = self._spare.setdefault((layout, dtype, options), [])
             if len(spare) < _SPARE:
                 spare.append(table)
 
@@ -117,33 +128,31 @@ def start(
     Raises:
         IndexError: an index is outside the tensor's shape; nothing was sent.
     """
-    x = tensor.detach().coalesce()
-    shape = x.shape
-    dims = x.sparse_dim()
+    shape, dims, dtype = tensor.shape, tensor.sparse_dim(), tensor.dtype
     if session.world_size == 1:
+        x = tensor.detach().coalesce()
         return [], lambda: _replace(tensor, x)
     layout = _layout(shape, dims)
     assert layout is not None
-    rows, (width, elements, row_blocks, blocks) = shape[:dims], layout
-    table = tables.take(elements, x.dtype, blocks)
-    flat, mask, union = table
-    numbers, values = x._indices().contiguous(), x._values().contiguous()
-    at = flat.data_ptr(), width * flat.itemsize, row_blocks
-    there = _native.address(union)
+    rows, (width, _, row_blocks, blocks) = shape[:dims], layout
+    options = SumOptions(op, bits, min_bits, block_size=width // row_blocks)
+    row_bytes = width * dtype.itemsize
+    added = None if tensor.is_coalesced() else _ADDED.get(dtype)
+    whole = tensor if added is not None else tensor.detach().coalesce()
+    numbers, values = whole._indices().contiguous(), whole._values().contiguous()
+    table = tables.take(layout, dtype, options)
+    at = table.address, row_bytes, row_blocks
     _native.put_rows(
-        numbers.data_ptr(), numbers.shape[1], rows, values.data_ptr(), *at, _native.address(mask)
+        numbers.data_ptr(), numbers.shape[1], rows, values.data_ptr(), *at, table.mask, added or _DISTINCT
     )
-    work = session._allreduce(
-        flat, op, bits, PackedMask(mask), block_size=width // row_blocks, timeout=timeout,
-        min_bits=min_bits, union=union, background=background, lazy=lazy,
-    )  # fmt: skip
+    work = session._repeat(table.sum, table.flat, timeout, background=background, lazy=lazy)
 
     def finish() -> None:
-        count = _native.count_rows(there, blocks, row_blocks)
-        values, indices = flat.new_empty((count, *shape[dims:])), numbers.new_empty((dims, count))
-        _native.take_rows(there, blocks, rows, *at, values.data_ptr(), indices.data_ptr(), count)
-        mask.fill(0)
-        tables.give_back(table, blocks)
+        count = _native.count_rows(table.union, blocks, row_blocks)
+        values, indices = table.flat.new_empty((count, *shape[dims:])), numbers.new_empty((dims, count))
+        to = values.data_ptr(), indices.data_ptr(), count
+        _native.take_rows(table.union, blocks, rows, *at, *to, table.mask)
+        tables.give_back(table, layout, dtype, options)
         result = torch.sparse_coo_tensor(
             indices, values, shape, device="cpu", is_coalesced=True, check_invariants=False
         )

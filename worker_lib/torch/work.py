@@ -14,8 +14,8 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final, Protocol
@@ -32,6 +32,7 @@ Step = Callable[[], None]
 _STOP_SECONDS: Final = 5.0
 _PATIENCE: Final = 0.5  # seconds for a callback before another thread runs what comes after it
 _LATER: Final = 0.05  # seconds until a task that is for later is queued
+_NOTHING: Final = nullcontext()
 _log = logging.getLogger("switchagg")
 _local = threading.local()  # .calling, as in SwitchWork; .running, .within: levels of a TaskThread
 
@@ -40,7 +41,7 @@ def ranged(name: str) -> AbstractContextManager[Any]:
     """A range ``switchagg::name`` in torch.profiler; nothing where none runs, since a range is not free."""
     if torch.autograd._profiler_enabled():
         return record_function(f"switchagg::{name}")  # type: ignore[no-any-return]
-    return nullcontext()
+    return _NOTHING
 
 
 def flat(tensors: Any) -> list[torch.Tensor]:
@@ -107,17 +108,9 @@ class TaskThread:
         """True if the caller is a task."""
         return threading.current_thread() in self._threads
 
-    @contextmanager
-    def callbacks(self) -> Iterator[None]:
+    def callbacks(self) -> AbstractContextManager[None]:
         """A context for code that may wait for tasks."""
-        level, outer = self._level("running") or self, getattr(_local, "within", None)
-        _local.within = level
-        level._turned(calling=True)
-        try:
-            yield
-        finally:
-            level._turned(calling=False)
-            _local.within = outer
+        return _Callbacks(self, self._level("running"))
 
     def stop(self) -> None:
         """Ends the threads after the tasks that they have. Safe to call twice, and from a task."""
@@ -210,6 +203,26 @@ class TaskThread:
     def _goes_on(self, turn: int) -> bool:
         """True if the leader has left the callbacks that it was in at that turn, or no task waits."""
         return self._turn != turn or not (self._calling and self._tasks)
+
+
+class _Callbacks:
+    """The context of `TaskThread.callbacks`; a class, as a generator takes four times as long."""
+
+    __slots__ = ("_outer", "_running", "_within")
+
+    def __init__(self, tasks: TaskThread, running: TaskThread | None) -> None:
+        self._within, self._running = running or tasks, running
+        self._outer: TaskThread | None = getattr(_local, "within", None)
+
+    def __enter__(self) -> None:
+        _local.within = self._within
+        if self._running is not None:  # otherwise this thread leads no level
+            self._running._turned(calling=True)
+
+    def __exit__(self, *_: object) -> None:
+        if self._running is not None:
+            self._running._turned(calling=False)
+        _local.within = self._outer
 
 
 class Later:
@@ -329,7 +342,6 @@ class SwitchWork(dist.Work):  # type: ignore[misc]
         steps: called once, when all parts are done: they copy results to where they belong.
         futures: the thread that completes futures.
         order: of the group's collectives; None for those of a hook.
-        lazy: the collectives are, and somebody is about to wait for a later one; the thread comes in if not.
     """
 
     def __init__(
@@ -340,8 +352,6 @@ class SwitchWork(dist.Work):  # type: ignore[misc]
         steps: Sequence[Step],
         futures: TaskThread,
         order: StartOrder | None = None,
-        *,
-        lazy: bool = False,
     ) -> None:
         super().__init__()
         self._name = name
@@ -350,7 +360,6 @@ class SwitchWork(dist.Work):  # type: ignore[misc]
         self._result = result
         self._steps = steps
         self._futures = futures
-        self._lazy = lazy
         self._lock = threading.Lock()
         self._done = False
         self._error: BaseException | None = None
@@ -428,33 +437,9 @@ class SwitchWork(dist.Work):  # type: ignore[misc]
             done = self._done
         if done:
             ended.set_result(None)
-        elif self._lazy:
-            self._futures.put_later(partial(self._complete, None), self.is_ended)
         else:
             self._futures.put(partial(self._complete, None))
         return future
-
-    def is_ended(self) -> bool:
-        """True if it is completed; unlike `is_completed` this does nothing to complete it."""
-        return self._done
-
-    def drive(self, seconds: float) -> None:
-        """Runs the collective in this thread, for at most `seconds`.
-
-        If that was enough, a future asked for afterwards is complete. Errors are raised by the future and by
-        `wait`, not here.
-        """
-        limit = time.monotonic() + seconds
-        with ranged(f"{self._name}.drive"):
-            for part in self._parts:
-                if not (isinstance(part, Work) and part._drive(limit - time.monotonic())):
-                    return
-            self._complete(None)
-
-    def go_on(self) -> None:
-        """A thread completes it where the future has been asked for, also if it is lazy."""
-        if self._lazy and not self._done and self._future is not None:
-            self._futures.put(partial(self._complete, None))
 
     def complete_in_background(self) -> None:
         """Makes sure that results are copied to where they belong, whether anybody waits or not."""
@@ -472,11 +457,8 @@ class SwitchWork(dist.Work):  # type: ignore[misc]
         try:
             for part in self._parts:
                 part.wait(seconds)
-        except MismatchError as caught:
-            caught.add_note("the process group can too, unless another rank's operation goes through gloo")
-            error = caught
         except BaseException as caught:
-            error = caught
+            error = _noted(caught)
         with self._lock:
             if self._done:
                 return
@@ -504,3 +486,109 @@ class SwitchWork(dist.Work):  # type: ignore[misc]
         if self._error is not None:
             raise self._error
         return self._result
+
+
+class Reduction:
+    """The reduction of one bucket, as a hook of DDP holds it: a future, and what completes that.
+
+    The thread that hands over a backward pass's last bucket completes those before it, and needs no other.
+    It makes few calls, since in the steps of small models each of them counts.
+
+    Args:
+        parts, steps, futures: as in `SwitchWork`.
+        result: of the future.
+        lazy: the collectives are, and somebody is about to wait for a later one; the thread comes in if not.
+    """
+
+    __slots__ = ("_done", "_ended", "_error", "_futures", "_lazy", "_lock", "_parts", "_result", "_steps")
+
+    def __init__(
+        self,
+        parts: Sequence[Running],
+        result: torch.Tensor,
+        steps: Sequence[Step],
+        futures: TaskThread,
+        *,
+        lazy: bool = False,
+    ) -> None:
+        self._parts, self._result, self._steps = parts, result, steps
+        self._futures, self._lazy = futures, lazy
+        self._lock = threading.Lock()
+        self._done = False
+        self._error: BaseException | None = None
+        self._ended: Any = None
+
+    def future(self) -> torch.futures.Future[torch.Tensor]:
+        """Makes the future of the result. To be called once, by the thread that has started the reduction.
+
+        It is complete if the reduction is. Else a thread completes it; a lazy one's only after a while.
+        """
+        ended: Any = torch.futures.Future(devices=[self._result.device] if self._result.is_cuda else None)
+        if self._done and self._error is None:
+            ended.set_result(self._result)
+            return ended
+        future: torch.futures.Future[torch.Tensor] = ended.then(self._deliver)
+        if self._done:
+            ended.set_result(None)
+            return future
+        self._ended = ended
+        if self._lazy:
+            self._futures.put_later(self._complete, self._is_done)
+        else:
+            self._futures.put(self._complete)
+        return future
+
+    def drive(self, seconds: float) -> None:
+        """Runs the reduction in this thread, for at most `seconds`. Only the future raises."""
+        limit = time.monotonic() + seconds
+        for part in self._parts:
+            if not (isinstance(part, Work) and part._drive(limit - time.monotonic())):
+                return
+        self._complete()
+
+    def settle(self) -> None:
+        """Completes the future if the reduction is done; else a thread does, also if it is lazy."""
+        if self._done:
+            return
+        if all(part.done() for part in self._parts):
+            self._complete()
+        elif self._lazy:
+            self._futures.put(self._complete)
+
+    def _is_done(self) -> bool:
+        return self._done
+
+    def _complete(self) -> None:
+        """Waits for every part, then finishes, in the first thread that takes the lock."""
+        error: BaseException | None = None
+        try:
+            for part in self._parts:
+                part.wait()
+        except BaseException as caught:
+            error = _noted(caught)
+        with self._lock:
+            if self._done:
+                return
+            try:
+                for step in self._steps if error is None else ():
+                    step()
+            except BaseException as caught:
+                error = caught
+            self._error, self._done = error, True
+            self._parts = self._steps = ()
+            ended, self._ended = self._ended, None
+        if ended is not None:
+            with self._futures.callbacks():
+                ended.set_result(None)
+
+    def _deliver(self, _: object) -> torch.Tensor:
+        if self._error is not None:
+            raise self._error  # as in SwitchWork._deliver
+        return self._result
+
+
+def _noted(error: BaseException) -> BaseException:
+    """The error of a collective, for those who have called an operation of a process group."""
+    if isinstance(error, MismatchError):
+        error.add_note("the process group can too, unless another rank's operation goes through gloo")
+    return error

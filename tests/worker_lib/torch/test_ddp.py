@@ -48,6 +48,8 @@ def _hooked(options: dict[str, Any], tolerance: float) -> dict[str, Any]:
             assert state.session.stats()["collectives"] >= STEPS
             remembered = state.state_dict()["residuals"]
             assert bool(remembered) == state.error_feedback
+            # Sums with memories, or of chosen blocks, are not kept.
+            assert bool(state._sums) != (state.error_feedback or state.density < 1)
         theirs = train(name, wrapped(name), STEPS)
         assert ours == pytest.approx(theirs, rel=tolerance), name
     return state.session.stats()

@@ -15,7 +15,7 @@ from tests.worker_lib.torch.test_ddp import STEPS, wrapped
 from tests.worker_lib.torch.worlds import run
 from worker_lib import _native
 from worker_lib.torch import State, allreduce_hook
-from worker_lib.torch.sparse import fits
+from worker_lib.torch.sparse import _ADDED, fits
 
 SHAPES = [  # sparse shape, dense shape
     ((1000,), ()),
@@ -128,10 +128,25 @@ def test_an_index_outside_the_shape_is_refused() -> None:
         rows = np.array([[0, 1], [2, wrong]])
         with pytest.raises(IndexError, match=f"is {wrong}; accepted: 0 to 2"):
             _native.put_rows(
-                rows.ctypes.data, 2, [2, 3], values.ctypes.data, table.ctypes.data, 16, 1, bits.ctypes.data
+                rows.ctypes.data, 2, [2, 3], values.ctypes.data, table.ctypes.data, 16, 1, bits.ctypes.data, 1
             )
     assert not table.any()
     assert not bits.any()
+
+
+def test_rows_of_one_number_are_added_up_as_coalesce_does() -> None:
+    generator = torch.Generator().manual_seed(seed_of_this_run() % 2**31)
+    for dtype, adds in _ADDED.items():
+        indices = torch.randint(0, 40, (1, 500), generator=generator)
+        values = (1e6 * torch.randn(500, 3, generator=generator)).to(dtype)
+        table, bits = torch.zeros(40, 3, dtype=dtype), np.zeros(2, np.uint32)
+        _native.put_rows(
+            indices.data_ptr(), 500, [40], values.data_ptr(), table.data_ptr(), 3 * dtype.itemsize, 1,
+            bits.ctypes.data, adds,
+        )  # fmt: skip
+        whole = torch.sparse_coo_tensor(indices, values, (40, 3), check_invariants=True).coalesce()
+        assert torch.allclose(table, whole.to_dense(), rtol=1e-5, atol=2.0)
+        assert [row for row in range(40) if bits[row // 32] >> row % 32 & 1] == whole.indices()[0].tolist()
 
 
 def test_what_fits() -> None:
