@@ -89,7 +89,7 @@ def tree() -> Iterator[Tree]:
 
 def test_a_job_goes_from_its_tree_to_one_switch(tree: Tree) -> None:
     results: dict[str, list[npt.NDArray[Any]]] = {}
-    ready = threading.Barrier(5)
+    ready, struck = threading.Barrier(5), threading.Event()
 
     def member(job: str, rank: int) -> npt.NDArray[Any]:
         x = np.random.default_rng(rank).standard_normal(1 << 22).astype(np.float32)
@@ -100,6 +100,7 @@ def test_a_job_goes_from_its_tree_to_one_switch(tree: Tree) -> None:
             ready.wait(60)
             ready.wait(60)
             session.allreduce(x, blocks="dense")
+            struck.wait(60)
             session.barrier()
         return x
 
@@ -116,10 +117,12 @@ def test_a_job_goes_from_its_tree_to_one_switch(tree: Tree) -> None:
         if job == "disturbed":
             time.sleep(0.02)
             tree.switches["root"].kill()
+        struck.set()
 
     for job in ("undisturbed", "disturbed"):
+        struck.clear()
         calls = [partial(member, job, rank) for rank in range(4)]
-        *ranks, striker = in_threads([*calls, partial(strike, job)], 120)
+        *ranks, striker = in_threads([*calls, partial(strike, job)])
         striker.get()
         results[job] = [rank.get() for rank in ranks]
     for undisturbed, disturbed in zip(results["undisturbed"], results["disturbed"], strict=True):

@@ -23,6 +23,7 @@ import numpy as np
 
 import worker_lib
 from tests.forged.sender import KINDS, Job
+from tests.waiting import eventually
 from worker_lib.embedded import Embedded, start_embedded
 
 
@@ -140,7 +141,9 @@ def _site(elements: int) -> Iterator[tuple[Embedded, _Ranks, subprocess.Popen[st
             forger.communicate()
             ranks.close()
         assert ranks.wrong == 0, f"{ranks.wrong} wrong sums"
-        accepted, own = _switch(host)["accepted"], sum(ranks.packets)
+        own = sum(ranks.packets)
+        eventually(lambda: _switch(host)["accepted"] >= own)  # counted after it was answered
+        accepted = _switch(host)["accepted"]
         assert accepted == own, f"the slots took {accepted} packets; the ranks had {own}"
 
 
@@ -173,8 +176,10 @@ def _one(
             for to in (unread, 0)
         )
         ratios.append((there / without, nowhere / without))
-    time.sleep(0.2)  # for the last ones
-    found, missing = counted() - before, _lost(job) - lost
+    found, missing, until = 0, 0, time.monotonic() + 60
+    while found + missing < count and time.monotonic() < until:  # for the last ones
+        time.sleep(0.05)
+        found, missing = counted() - before, _lost(job) - lost
     assert found + missing >= count, f"{kind}: {found} of {count} were counted, and the kernel lost {missing}"
     return Forged(
         kind,

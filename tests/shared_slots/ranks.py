@@ -12,6 +12,7 @@ from switchagg.errors import SwitchAggError, WorkerLostError
 
 WORKERS: Final = 3
 SECONDS: Final = 60.0
+DEADLINE: Final = 3.0  # seconds; a busy computer keeps no process waiting for so long
 # Elements of int32: a packet and less, some packets, more than a window.
 _SIZES: Final = (2, 500, 3000, 60_000, 300_000)
 
@@ -54,7 +55,7 @@ def _reduce(pipe: Connection, url: str, job: str, rank: int, seed: int) -> str:
     settings: dict[str, Any] = {
         "timeout": SECONDS,
         "on_loss": "shrink",
-        "deadline": 1.0,
+        "deadline": DEADLINE,
         "transport": "slots",
     }
     with worker_lib.connect(url, job, rank, WORKERS, **settings) as session:

@@ -23,7 +23,7 @@ from tests.shared_slots import ranks
 _STOPS: Final = 4  # of an episode, at most
 _LONG_STOP: Final = 0.04  # share of episodes in which a rank is not killed but stopped until it is lost
 _MORE_CALLS: Final = 5  # that all survivors make after the last moment
-_LOST_SECONDS: Final = 1.6  # past the deadline of a rank that is stopped
+_LOST_SECONDS: Final = ranks.DEADLINE + 0.6  # past the deadline of a rank that is stopped
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ def run(level: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         cwd=HERE.parents[1],
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=280,
         check=False,
     )
 

@@ -41,13 +41,13 @@ def test_a_worker_and_the_switch_stay_small(bits: int, density: float) -> None:
         switch = psutil.Process(embedded.pid)
         with processes(embedded.controller, 2, reduces, bits, density, timeout=60.0) as ranks:
             for rank in ranks:
-                grown = rank.finish(90).get()
+                grown = rank.finish().get()
                 print(f"worker: {grown / 2**20:+.1f} MB")
                 assert grown < LIMIT
         before = switch.memory_info().rss
         with processes(embedded.controller, 2, reduces, bits, density, timeout=60.0) as ranks:
             for rank in ranks:
-                rank.finish(90).get()
+                rank.finish().get()
         grown = switch.memory_info().rss - before
         print(f"switch, from the second job on: {grown / 2**20:+.1f} MB")
         assert grown < 4 << 20

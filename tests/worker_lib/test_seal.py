@@ -22,6 +22,7 @@ from switchagg.control.embedded import EmbeddedController
 from switchagg.emulator.faults import Faults
 from tests.reference import seal
 from tests.seeds import seed_of_this_run
+from tests.waiting import eventually
 from tests.worker_lib.generations import DAMAGED, DONE, PENDING, SECOND, WORDS, Cluster
 from tests.worker_lib.harness import in_threads, together, try_together
 from tests.worker_lib.lying_switch import Lies, LyingSwitch, Told
@@ -235,13 +236,13 @@ def test_another_secret_does_not_open(rng: random.Random) -> None:
     xs = tensors(rng, 1, sparse=False)
     with Mixed(RANKS, switch=LyingSwitch(Lies())) as cluster:
         sums = [Float(cluster.engines[r], r, xs[0][r], 32, sparse=False) for r in range(RANKS)]
-        until = time.monotonic() + 20
+        until = time.monotonic() + 60
         while not any(e.broken for e in cluster.engines.values()) and time.monotonic() < until:
             time.sleep(0.01)
             if any(e.damage is not None for e in cluster.engines.values()):
                 cluster.replay()
+        eventually(lambda: any(each.native.status == DAMAGED for each in sums))
         assert all(each.native.status != DONE for each in sums)
-        assert any(each.native.status == DAMAGED for each in sums)
 
 
 def test_a_p4_program_carries_sealed_sums(rng: random.Random) -> None:
@@ -391,7 +392,7 @@ def begun(session: worker_lib.Session) -> int:
     if session.rank:
         time.sleep(0.3)  # until then nonces are not exchanged, and rank 0's sum cannot begin
     work = session.allreduce_async(np.ones(1000, np.float32))
-    work._begin(20.0)
+    work._begin(60.0)
     engine = session._state.engine
     assert engine is not None
     before_the_end = engine.begun
@@ -451,9 +452,7 @@ def test_sealed_packets_that_a_switch_has_damaged_are_sent_again(transport: str,
 
 def test_survivors_of_a_loss_have_new_keys(host: EmbeddedController, secret: str) -> None:
     def rank(r: int) -> list[float]:
-        session = worker_lib.connect(
-            host.url, "shrinks", r, 3, timeout=20, seal=secret, on_loss="shrink", deadline=2
-        )
+        session = worker_lib.connect(host.url, "shrinks", r, 3, timeout=60, seal=secret, on_loss="shrink")
         found = [float(session.allreduce(np.ones(100, np.float32))[0])]
         if r == 2:
             assert session._state.monitor is not None

@@ -58,10 +58,10 @@ def moved(
                 in_begin=begin, in_end=begin + arrays[r].size, output=outs[r].ctypes.data, out_end=total,
                 zero_fill=True, owner_ends=0 if kind is Kind.BROADCAST else ends.ctypes.data,
             )  # fmt: skip
-            works.append((engine, engine.submit(call, 30 * SECOND, True, engine.generation)))
+            works.append((engine, engine.submit(call, 60 * SECOND, True, engine.generation)))
         for engine, work in works:
             assert work is not None
-            assert engine.wait(work, 20 * SECOND) == DONE
+            assert engine.wait(work, 60 * SECOND) == DONE
         counts = {
             name: sum(engine.stats()[name] for engine, _ in works)
             for name in ("packets_data", "packets_skip")

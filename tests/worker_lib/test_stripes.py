@@ -107,20 +107,24 @@ def test_a_stripe_leaves_a_drained_switch_and_the_other_stays() -> None:
     seed = seed_of_this_run()
     faults = Faults(loss=0.01, seed=seed)
     job, count = job_name(), 40
-    begun = threading.Event()
+    begun, over = threading.Event(), threading.Event()
 
     def call(session: Session) -> list[bytes]:
         rng = np.random.default_rng([seed, session.rank])
         results = []
         for number in range(count):
+            if number == count - 1:
+                over.wait(120)  # a job that has ended leaves no switch
             results.append(session.allreduce(rng.standard_normal(50_000).astype(np.float32)).tobytes())
             if number == 2:
                 begun.set()
         return results
 
     with switch_row(("a", "b", "c"), faults=faults, rates={"b": Rate(30e6)}) as row:
+        over.set()
         right = together(row.url, 3, call, stripes=2, **SETTINGS)
         begun.clear()
+        over.clear()
 
         def drain() -> list[list[str]]:
             begun.wait(60)
@@ -131,10 +135,11 @@ def test_a_stripe_leaves_a_drained_switch_and_the_other_stays() -> None:
                 eventually(lambda gone=gone: gone not in _stripes(row, job))
                 row.controller.undrain_switch(OPEN, gone)
                 seen.append(_stripes(row, job))
+            over.set()
             return seen
 
         def rank(number: int) -> list[bytes]:
-            with worker_lib.connect(row.url, job, number, 3, stripes=2, **SETTINGS) as session:
+            with worker_lib.connect(row.url, job, number, 3, stripes=2, timeout=60.0, **SETTINGS) as session:
                 return call(session)
 
         *results, seen = in_threads([*(lambda r=r: rank(r) for r in range(3)), drain])

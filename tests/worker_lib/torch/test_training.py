@@ -19,7 +19,7 @@ SOME: Final = ("gloo", "float64", "default", "exact", "16-ef", "8")
 def test_same_bits_on_all_ranks_and_gloos_losses(model: str) -> None:
     if model == "classifier":
         pytest.importorskip("sklearn", reason="scikit-learn is not installed ('switchagg[examples]')")
-    found = run(4, compare, model, STEPS, SOME, backend="gloo", timeout=60.0, limit=110.0)
+    found = run(4, compare, model, STEPS, SOME, backend="gloo", timeout=120.0, limit=250.0)
     assert all(each == found[0] for each in found)  # losses are averages, the same everywhere
     trained = found[0]
     assert set(trained) == set(SOME)
