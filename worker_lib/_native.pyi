@@ -226,7 +226,8 @@ def sum_key(
     """Returns the arguments of an all-reduce as bytes, equal where memory, types, shapes and options are.
 
     None if `x` (or `out`, unless that is None) is no contiguous NumPy array of numbers in the computer's own
-    byte order, if the result's is read-only, or if others are anything but exactly None, int or str.
+    byte order, nor a dense tensor of PyTorch's on the CPU without gradients, if the result's is read-only,
+    or if others are anything but exactly None, int or str.
     """
 
 # For tests.

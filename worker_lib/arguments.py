@@ -181,6 +181,10 @@ def _torch_view(x: Any, name: str, *, write: bool) -> TensorView:
             f"{name} has layout {x.layout}; accepted: dense (torch.strided) tensors, such as "
             f"{name}.to_dense()"
         )
+    if x.is_neg() or x._is_zerotensor():
+        raise UsageError(
+            f"{name} is a lazy view whose memory holds other numbers; pass {name}.resolve_neg().clone()"
+        )
     if not x.is_contiguous():
         raise UsageError(
             f"{name} is not contiguous (shape {tuple(x.shape)}, strides {x.stride()}); pass "

@@ -314,9 +314,12 @@ def test_torch_tensors(host: EmbeddedController) -> None:
     together(host.url, 3, call)
 
 
-def test_a_known_call_waits_and_fails_as_the_first_did(host: EmbeddedController) -> None:
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_a_known_call_waits_and_fails_as_the_first_did(host: EmbeddedController, library: str) -> None:
+    xp: Any = pytest.importorskip(library)
+
     def call(session: Session) -> None:
-        x, y = np.empty(1000, np.float32), np.empty(1000, np.int32)
+        x, y = xp.zeros(1000, dtype=xp.float32), xp.zeros(1000, dtype=xp.int32)
         for turn in range(4):
             for z in (x, y):
                 z[:] = turn + session.rank
@@ -329,10 +332,11 @@ def test_a_known_call_waits_and_fails_as_the_first_did(host: EmbeddedController)
         x[:] = 5
         session.allreduce(x)
         assert x[0] == 10
-        x.dtype = np.dtype(np.int32)  # type: ignore[misc]  # the same bytes, and another call
+        x = x.view(xp.int32)  # the same bytes, and another call
         x[:] = 7
         session.allreduce(x)
         assert x[0] == 14
+        assert len(session._state.known_calls) == 3
         if session.rank == 1:
             session.close()
         with pytest.raises(SessionBrokenError if session.rank else WorkerLostError) as caught:
@@ -358,6 +362,22 @@ def test_a_sum_that_is_repeated_is_prepared_once_for_each_membership(host: Embed
         state.generation -= 1
         with pytest.raises(UsageError, match="op is 'median'"):
             session._repeat(RepeatedSum(SumOptions("median")), x, None, background=False, lazy=False)
+
+    together(host.url, 2, call)
+
+
+def test_a_tensor_whose_memory_holds_other_numbers_is_refused(host: EmbeddedController) -> None:
+    torch = pytest.importorskip("torch")
+
+    def call(session: Session) -> None:
+        x = torch.ones(5)
+        assert session.allreduce(x)[0] == 2
+        for lazy in (torch._neg_view(x), torch._efficientzerotensor(5)):
+            with pytest.raises(UsageError, match=r"x is a lazy view .*resolve_neg"):
+                session.allreduce(lazy)
+            assert session.allreduce(lazy.resolve_neg().clone())[0] == 2 * lazy[0]
+        with pytest.raises(UsageError, match="requires grad"):
+            session.allreduce(x.requires_grad_())
 
     together(host.url, 2, call)
 

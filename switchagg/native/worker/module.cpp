@@ -73,6 +73,26 @@ bool add_array(std::string& key, PyObject* array, bool write) {
   return true;
 }
 
+// The same for a tensor of PyTorch's.
+bool add_tensor(std::string& key, nb::handle tensor) {
+  const nb::object torch = nb::borrow(PyDict_GetItemString(PyImport_GetModuleDict(), "torch"));
+  if (!torch || !tensor.type().is(torch.attr("Tensor"))) return false;
+  const auto yes = [](const nb::object& answer) { return answer.ptr() == Py_True; };
+  if (!yes(tensor.attr("is_cpu")) || yes(tensor.attr("requires_grad")) || !nb::object(tensor.attr("layout")).is(torch.attr("strided")) ||
+      !yes(tensor.attr("is_contiguous")()) || yes(tensor.attr("is_neg")()))
+    return false;
+  const auto add = [&key](const auto& value) { key.append(reinterpret_cast<const char*>(&value), sizeof value); };
+  const auto address = nb::cast<uintptr_t>(tensor.attr("data_ptr")());
+  if (!address) return false;
+  add(address);
+  key += 'T';
+  add(nb::object(tensor.attr("dtype")).ptr());  // there is one object of each type
+  const nb::tuple shape(tensor.attr("shape"));
+  add(shape.size());
+  for (const nb::handle size : shape) add(nb::cast<int64_t>(size));
+  return true;
+}
+
 bool add_option(std::string& key, PyObject* option) {
   if (option == Py_None) {
     key += 'n';
@@ -103,8 +123,9 @@ nb::object sum_key(nb::handle x, nb::handle out, nb::handle op, nb::handle bits,
                    nb::handle block_size, nb::handle accuracy) {
   std::string key;
   key.reserve(256);
+  const auto take = [&key](nb::handle each, bool write) { return add_array(key, each.ptr(), write) || add_tensor(key, each); };
   key += out.is_none() ? '-' : '+';
-  if (!add_array(key, x.ptr(), out.is_none()) || (!out.is_none() && !add_array(key, out.ptr(), true))) return nb::none();
+  if (!take(x, out.is_none()) || (!out.is_none() && !take(out, true))) return nb::none();
   for (const nb::handle each : {op, bits, min_bits, blocks, block_size, accuracy})
     if (!add_option(key, each.ptr())) return nb::none();
   return nb::bytes(key.data(), key.size());
