@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <ucontext.h>
 
+#include <cstdint>
 #include <exception>
 #include <functional>
 #include <new>
@@ -45,6 +46,7 @@ class Fiber {
     if (!_setjmp(fiber.own_)) _longjmp(fiber.outside_, 1);
   }
   bool ended() const { return ended_; }
+  static uint64_t ends() { return ends_; }  // of programs so far
 
  private:
   static Fiber*& current() {
@@ -74,8 +76,11 @@ class Fiber {
       fiber.error_ = std::current_exception();
     }
     fiber.ended_ = true;
+    ++ends_;
     pause();
   }
+
+  static inline uint64_t ends_ = 0;
 
   std::function<void()> program_;
   void* const stack_;

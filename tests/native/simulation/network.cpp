@@ -117,7 +117,7 @@ void Network::send(Host& from, Endpoint to, Segment segment, uint16_t from_port)
   double u = unit(drawn);
   const bool may = happens(id);
   const auto drawn_one = [&](double p) { return (u -= p) < 0; };
-  Host::Packet packet{{bytes.begin(), bytes.end()}, endpoint_of(from.number, from_port), to.port,
+  Host::Packet packet{copy_of(bytes), endpoint_of(from.number, from_port), to.port,
                       (from.is_switch ? target : from).incarnation};
   if (may && drawn_one(c.lost)) return meets(id, Fault::lost, from, target, bytes);
   // The receiver's checksum finds it. Anything that a checksum cannot find has the bytes of a foreign packet.
@@ -148,7 +148,7 @@ void Network::arrive_later(int64_t at, const Host& to, Host::Packet packet) {
   push(at, What::arrival, to.number, index);
 }
 
-void Network::arrive(Host& host, Host::Packet packet) {
+void Network::arrive(Host& host, Host::Packet& packet) {
   Host& from = *hosts_[packet.from.ip - endpoint_of(0).ip];
   if (!host.listens(packet.to_port)) {
     if (timeline_) note("    refused by " + std::to_string(host.number) + ": " + describe(packet.bytes));
@@ -218,14 +218,14 @@ void Network::make_foreign(const Conditions::Foreign& foreign) {
 
 bool Network::step() {
   if (events_.empty()) return false;
-  const Event event = events_.top();
+  const Event event = events_.first();
   events_.pop();
   virtual_ns = event.at;
   Host& host = *hosts_[event.host];
   if (event.what == What::arrival) {
     Host::Packet packet = std::move(flying_[event.index]);
     free_.push_back(event.index);
-    arrive(host, std::move(packet));
+    arrive(host, packet);
   } else if (event.what == What::foreign) {
     met_.push_back(timed_id(List::foreign, event.index));
     make_foreign(conditions_.foreign[event.index]);

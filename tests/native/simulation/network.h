@@ -6,12 +6,12 @@
 // packet meets one depends on seed and id alone, so that a schedule can be run again with some of its faults only.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <deque>
 #include <map>
 #include <optional>
-#include <queue>
 #include <set>
 #include <span>
 #include <string>
@@ -105,6 +105,18 @@ class Host {
 
 Endpoint endpoint_of(uint32_t host, uint16_t port = kPort);
 
+// Memory of packets that hosts are done with, for further ones.
+inline std::vector<std::vector<uint8_t>> spare_bytes;
+inline std::vector<uint8_t> copy_of(std::span<const uint8_t> packet) {
+  std::vector<uint8_t> bytes;
+  if (!spare_bytes.empty()) {
+    bytes = std::move(spare_bytes.back());
+    spare_bytes.pop_back();
+  }
+  bytes.assign(packet.begin(), packet.end());
+  return bytes;
+}
+
 class Network {
  public:
   Network(uint64_t seed, const Conditions& conditions, const std::set<uint64_t>* only);
@@ -114,7 +126,7 @@ class Network {
   void send(Host& from, Endpoint to, Segment segment, uint16_t from_port = kPort);
   void cut(uint32_t one, uint32_t other, bool down);  // their link, in both directions
   bool step();  // false: nothing will happen any more
-  int64_t next_at() const { return events_.empty() ? kNever : events_.top().at; }
+  int64_t next_at() const { return events_.empty() ? kNever : events_.first().at; }
   int64_t stopped_until(const Host& host) const;
 
   const std::vector<uint64_t>& met() const { return met_; }  // ids of the faults so far
@@ -130,18 +142,51 @@ class Network {
   struct Event {
     int64_t at;
     uint64_t order;
+    uint32_t index;
+    uint16_t host;
     What what;
-    uint32_t host, index;
-    bool operator<(const Event& o) const { return at != o.at ? at > o.at : order > o.order; }
+    bool operator<(const Event& o) const { return (at < o.at) | ((at == o.at) & (order < o.order)); }
+  };
+  // The first one is at the root. Four children a node take half the levels of two.
+  class Events {
+   public:
+    bool empty() const { return heap_.empty(); }
+    const Event& first() const { return heap_.front(); }
+    void push(const Event& event) {
+      size_t at = heap_.size();
+      heap_.push_back(event);
+      for (; at && event < heap_[(at - 1) / 4]; at = (at - 1) / 4) heap_[at] = heap_[(at - 1) / 4];
+      heap_[at] = event;
+    }
+    void pop() {
+      const Event last = heap_.back();
+      heap_.pop_back();
+      const size_t size = heap_.size();
+      size_t at = 0;
+      for (size_t child = 1; child < size; child = 4 * at + 1) {
+        size_t least = child;
+        for (size_t other = child + 1; other < std::min(size, child + 4); ++other)
+          least = heap_[other] < heap_[least] ? other : least;
+        if (!(heap_[least] < last)) break;
+        heap_[at] = heap_[least];
+        at = least;
+      }
+      if (size) heap_[at] = last;
+    }
+
+   private:
+    std::vector<Event> heap_;
   };
   struct Link {
     uint64_t sent = 0;
     int64_t free_at = 0;
   };
-  void push(int64_t at, What what, uint32_t host, uint32_t index) { events_.push({at, order_++, what, host, index}); }
+  void push(int64_t at, What what, uint32_t host, uint32_t index) {
+    events_.push({at, order_++, index, static_cast<uint16_t>(host), what});
+  }
   bool happens(uint64_t id) const { return !only_ || only_->contains(id); }
   void meets(uint64_t id, Fault fault, const Host& from, const Host& to, std::span<const uint8_t> packet);
-  void arrive(Host& host, Host::Packet packet);
+  void arrive(Host& host, Host::Packet& packet);
   void arrive_later(int64_t at, const Host& to, Host::Packet packet);
   void make_foreign(const Conditions::Foreign& foreign);
   void capture(const Host& from, const Host& to, std::span<const uint8_t> packet);
@@ -151,7 +196,7 @@ class Network {
   const std::set<uint64_t>* const only_;
   std::vector<Host*> hosts_;
   std::vector<Link> links_;  // from x hosts + to
-  std::priority_queue<Event> events_;
+  Events events_;
   std::set<std::pair<uint32_t, uint32_t>> cut_;
   uint64_t order_ = 0, packets_ = 0, hash_ = 0;
   std::vector<Host::Packet> flying_;

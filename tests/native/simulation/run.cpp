@@ -1,6 +1,8 @@
 // Runs a schedule: the product's engines and switches on the network in virtual time.
+#include <array>
 #include <cmath>
 #include <cstring>
+#include <map>
 
 #include "switchagg/native/switch/loop.h"
 #include "switchagg/native/worker/engine.h"
@@ -16,6 +18,7 @@ namespace {
 class Shown {
  public:
   void take(Host& host, size_t most, std::vector<Received>& into) {
+    for (Host::Packet& packet : shown_) spare_bytes.push_back(std::move(packet.bytes));
     shown_.clear();
     for (; !host.inbox.empty() && shown_.size() < most; host.inbox.pop_front()) shown_.push_back(std::move(host.inbox.front()));
     for (const Host::Packet& packet : shown_) {
@@ -76,6 +79,10 @@ class WorkerPort : public Port {
     for (const Endpoint& each : to)
       for (const Segment& segment : segments) host_.network->send(host_, each, segment);
   }
+  uint8_t* packet_memory(size_t bytes) override {  // from the heap: a mapping for each takes more time than the packets in it
+    ring_.assign(bytes, 0);
+    return ring_.data();
+  }
   void wake() override {}
   Endpoint local() const override { return endpoint_of(host_.number); }
   const PortCounters& counters() const override { return shown_.counters; }
@@ -83,12 +90,13 @@ class WorkerPort : public Port {
  private:
   WorkerHost& host_;
   Shown shown_;
+  std::vector<uint8_t> ring_;
 };
 
 // A value that the type holds exactly, of any sign and of magnitudes some powers of two apart.
 double draw_value(Random& random, int spread) {
-  const int places = static_cast<int>(random.below(static_cast<uint32_t>(spread)));
-  const double value = std::ldexp(static_cast<double>(1 + random.below(127)), -places);
+  const uint32_t places = random.below(static_cast<uint32_t>(spread));
+  const double value = static_cast<double>(1 + random.below(127)) / static_cast<double>(1u << places);
   return random.chance(0.5) ? value : -value;
 }
 
@@ -153,9 +161,28 @@ std::vector<uint8_t> draw_input(const CallShape& shape, uint32_t rank) {
   return in;
 }
 
+// The inputs of a scenario, which each of its jobs, runs and checks needs.
+class Inputs {
+ public:
+  const std::vector<uint8_t>& of(const CallShape& shape, uint32_t rank) {
+    auto [at, fresh] = drawn_.try_emplace({shape.data, rank, shape.count, shape.block, static_cast<uint64_t>(shape.dtype)});
+    if (fresh) at->second = draw_input(shape, rank);
+    return at->second;
+  }
+  void clear() { drawn_.clear(); }
+
+ private:
+  std::map<std::array<uint64_t, 5>, std::vector<uint8_t>> drawn_;
+};
+Inputs inputs;
+
 uint64_t hash_of(const std::vector<uint8_t>& bytes) {
   uint64_t hash = bytes.size();
-  for (const uint8_t byte : bytes) hash = (hash ^ byte) * 0x100000001B3;
+  for (size_t i = 0; i < bytes.size(); i += 8) {
+    uint64_t word = 0;
+    std::memcpy(&word, &bytes[i], std::min<size_t>(8, bytes.size() - i));
+    hash = mix(hash ^ word);
+  }
   return hash;
 }
 
@@ -334,7 +361,7 @@ class Job {
   void submit(Worker& worker, size_t index, uint32_t rank) {
     const CallShape& shape = shape_.calls[index];
     Task& task = worker.tasks[index];
-    task.in = draw_input(shape, rank);
+    task.in = inputs.of(shape, rank);
     task.work = std::make_shared<Collective>();
     Call& call = task.work->call;
     call.kind = shape.kind;
@@ -358,14 +385,14 @@ class Job {
 
   void check_values(const CallShape& shape, const Task& task, uint32_t rank) const {
     const uint32_t size = kElementBytes[static_cast<size_t>(shape.dtype)];
-    std::vector<std::vector<uint8_t>> inputs;
-    for (uint32_t r = 0; r < shape_.workers; ++r) inputs.push_back(draw_input(shape, r));
-    if (shape.kind == Kind::broadcast && task.out != inputs[shape.root]) fail("wrong bytes of a broadcast");
+    std::vector<const uint8_t*> given;
+    for (uint32_t r = 0; r < shape_.workers; ++r) given.push_back(inputs.of(shape, r).data());
+    if (shape.kind == Kind::broadcast && task.out != inputs.of(shape, shape.root)) fail("wrong bytes of a broadcast");
     if (shape.kind != Kind::allreduce) return;
     for (uint64_t i = 0; i < shape.count; ++i) {
       if (shape.dtype > DType::bf16) {
         uint64_t sum = 0, value, got = 0;
-        for (const auto& input : inputs) sum += (value = 0, std::memcpy(&value, &input[i * size], size), value);
+        for (const uint8_t* const input : given) sum += (value = 0, std::memcpy(&value, &input[i * size], size), value);
         std::memcpy(&got, &task.out[i * size], size);
         if (((sum ^ got) & (size == 4 ? 0xFFFFFFFF : ~uint64_t{0})) != 0) fail("a wrong sum: element " + std::to_string(i) +
             " of rank " + std::to_string(rank));
@@ -373,7 +400,7 @@ class Job {
       }
       if (!(shape.bits <= kBounded)) continue;
       double sum = 0, magnitudes = 0;
-      for (const auto& input : inputs) {
+      for (const uint8_t* const input : given) {
         const double value = load_value(shape.dtype, &input[i * size]);
         sum += value;
         magnitudes += std::abs(value);
@@ -432,9 +459,12 @@ Outcome run(const Scenario& scenario, const std::set<uint64_t>* only, const std:
     std::vector<size_t> first(jobs.size() + 1);
     for (size_t j = 0; j < jobs.size(); ++j) first[j + 1] = first[j] + scenario.jobs[j].calls.size() * scenario.jobs[j].times;
     size_t left = jobs.size();
+    uint64_t ends = 0;
     for (uint64_t steps = 0; left > 0; ++steps) {
       if (!network.step()) fail("nothing happens any more, and collectives are not done");
       if (steps > 1'000'000) fail("no end after a million events");
+      if (Fiber::ends() == ends && !scenario.crash) continue;
+      ends = Fiber::ends();
       for (size_t j = 0; j < jobs.size(); ++j) {
         if (!jobs[j] || !jobs[j]->ended()) continue;
         std::vector<uint64_t> part;
@@ -471,6 +501,7 @@ Outcome run(const Scenario& scenario, const std::set<uint64_t>* only, const std:
 }
 
 Outcome run_both(const Scenario& scenario, const std::set<uint64_t>* only, const Options& options) {
+  inputs.clear();
   Options quiet = options;
   quiet.timeline = quiet.capture = nullptr;
   Scenario undisturbed = scenario;
