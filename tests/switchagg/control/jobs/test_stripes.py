@@ -11,7 +11,7 @@ from switchagg.control import job_codec
 from switchagg.control.jobs.book import JobBook
 from switchagg.control.jobs.effects import Fence, Install, Remove
 from switchagg.control.jobs.job import Job, Member
-from switchagg.control.jobs.records import JobState, JoinRequest, Quota, StripeAdmission, Tenant
+from switchagg.control.jobs.records import JobState, JoinRequest, OnLoss, Quota, StripeAdmission, Tenant
 from switchagg.control.jobs.switch_resources import UNREACHED, SwitchResources
 from switchagg.errors import AdmissionError
 from switchagg.rules.switch import Reconciled
@@ -20,6 +20,7 @@ from tests.switchagg.control.job_books import (
     book,
     carry_out,
     create,
+    does_not_answer,
     free,
     generation,
     only,
@@ -347,6 +348,20 @@ def test_a_lost_rank_is_fenced_at_every_stripe() -> None:
         [4100],
         [4200],
     ]
+
+
+def test_a_stripe_whose_switch_does_not_take_the_next_generation_is_elsewhere_in_it() -> None:
+    jobs = book(switch("a"), switch("b"), switch("c"))
+    zero, one = _join(jobs, on_loss=OnLoss.shrink)
+    assert _switches(zero.job) == ("a", "b")
+    jobs.lost([one], "its process ended")
+    jobs.changes.progress(zero, 1)
+    jobs.changes.proceed(zero, zero.endpoint[0], zero.ports)
+    assert does_not_answer(jobs) == "a"
+    done = carry_out(jobs)
+    assert {each.generation.slot_range.switch for each in only(done, Remove)} == {"a", "b"}
+    assert [each.switch for each in _there(zero)] == ["c", "b"]
+    assert (zero.job.state, free(jobs)) == (JobState.running, 3 * 64 - 2 * 8)
 
 
 def test_a_job_survives_a_restart_of_the_controller() -> None:
