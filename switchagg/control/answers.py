@@ -6,9 +6,15 @@ OpenAPI document is made from the types here: a string below a field is its desc
 
 from __future__ import annotations
 
-from typing import Any, Literal, NotRequired
+import ast
+import inspect
+import sys
+from contextlib import suppress
+from itertools import pairwise
+from typing import Annotated, Any, Literal, NotRequired
 
-from typing_extensions import TypedDict, is_typeddict
+from pydantic import Field
+from typing_extensions import TypedDict
 
 from switchagg.control.jobs.records import JobState, SwitchState
 
@@ -417,6 +423,20 @@ class HealthView(TypedDict):
     switches: NotRequired[dict[str, str]]
 
 
-for _each in list(globals().values()):
-    if is_typeddict(_each):  # strings below fields become their descriptions
-        _each.__pydantic_config__ = {"use_attribute_docstrings": True}
+def _describe() -> None:
+    """Makes the strings below fields their descriptions.
+
+    Pydantic can do it too, but reads the source again for each use of a type, while a service starts.
+    """
+    for node in ast.parse(inspect.getsource(sys.modules[__name__])).body:
+        if not isinstance(node, ast.ClassDef):
+            continue
+        hints = globals()[node.name].__annotations__
+        for field, below in pairwise(node.body):
+            match field, below:
+                case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(text))):
+                    hints[name] = Annotated[hints[name], Field(description=inspect.cleandoc(text))]
+
+
+with suppress(OSError):  # an installation without sources
+    _describe()
