@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 NAMES: Final = ("chromium", "chromium-browser", "google-chrome", "chrome")
-ANSWER: Final = 60.0  # seconds; a busy machine takes a while to start a browser
+ANSWER: Final = 120.0  # seconds; a busy machine takes a while to start a browser
 
 
 def find_chromium() -> str | None:
@@ -50,13 +50,17 @@ class Page:
         errors: what the page has complained of: exceptions, console errors, refused scripts, failed requests.
     """
 
-    def __init__(self, browser: Browser, session: str) -> None:
-        self._browser, self._session = browser, session
+    def __init__(self, browser: Browser, session: str, context: str) -> None:
+        self._browser, self._session, self._context = browser, session, context
         self.errors: list[str] = []
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         """Sends one command of the protocol and returns its result."""
         return self._browser.call(method, parameters, self._session)
+
+    def close(self) -> None:
+        """Ends the tab: a page that is open goes on to draw, and to ask for a controller that is gone."""
+        self._browser.call("Target.disposeBrowserContext", {"browserContextId": self._context})
 
     def resize(self, width: int, height: int) -> None:
         """Makes the window this large, in CSS pixels."""
@@ -90,7 +94,7 @@ class Page:
             raise AssertionError(f"{expression}: {said}")
         return answer["result"].get("value")
 
-    def wait(self, expression: str, seconds: float = 60.0) -> Any:
+    def wait(self, expression: str, seconds: float = 150.0) -> Any:
         """Returns the value of `expression` once it is true."""
         deadline = time.monotonic() + seconds
         while True:
@@ -215,7 +219,7 @@ class Browser:
         context = self.call("Target.createBrowserContext")["browserContextId"]
         target = self.call("Target.createTarget", {"url": "about:blank", "browserContextId": context})
         session = self.call("Target.attachToTarget", {"targetId": target["targetId"], "flatten": True})
-        page = Page(self, session["sessionId"])
+        page = Page(self, session["sessionId"], context)
         self._pages[session["sessionId"]] = page
         for domain in ("Page", "Runtime", "Log"):
             page.call(f"{domain}.enable")

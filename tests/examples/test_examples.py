@@ -35,7 +35,7 @@ def torchrun(
             sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks),
             *options, str(ROOT / "examples" / example), *arguments,
         ],
-        env=environment, text=True, timeout=100, check=False,
+        env=environment, text=True, timeout=280, check=False,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-4000:]

@@ -16,7 +16,7 @@ def test_the_cells_run_in_order() -> None:
     assert len(code) > 5
     assert all(not cell["outputs"] for cell in cells if cell["cell_type"] == "code"), "clear the outputs"
     run = subprocess.run(
-        [sys.executable, "-c", "\n".join(code)], capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "-c", "\n".join(code)], capture_output=True, text=True, check=False, timeout=280
     )
     assert run.returncode == 0, run.stderr
     assert "[ 0 10 20 30 40 50 60 70]" in run.stdout

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+
 import pytest
 
 from tests.exhaustive import failover
@@ -13,6 +16,14 @@ from tests.exhaustive.mistakes import MISTAKES
 from tests.exhaustive.one_switch import OneSwitch
 from tests.exhaustive.search import Wrong, search
 from tests.exhaustive.tree import Tree
+
+
+@pytest.fixture(autouse=True)
+def _no_collector() -> Iterator[None]:
+    """States are millions of tuples without cycles, so the collector would only cost time."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.mark.parametrize(
@@ -30,7 +41,7 @@ from tests.exhaustive.tree import Tree
             lambda: Failover(2, 2, 4, failover.Bounds(deaths=1, returns=1), switches=1),
             id="the-only-switch-dies-and-returns",
         ),
-        *(pytest.param(make, id=name) for name, make in SPARE.items()),
+        *(pytest.param(make, id=name, marks=pytest.mark.long) for name, make in SPARE.items()),
     ],
 )
 def test_every_schedule_ends_with_the_right_sums(make):

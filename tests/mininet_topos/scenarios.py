@@ -54,6 +54,13 @@ def snapshot() -> dict[str, Any]:
     }
 
 
+def left(before: dict[str, Any]) -> list[Any]:
+    """Returns what was there before and what is there now, once they are the same or a minute is over."""
+    with contextlib.suppress(AssertionError):
+        eventually(lambda: snapshot() == before, 60)
+    return [before, snapshot()]
+
+
 def _runs(pid: str) -> bool:
     """Returns True for a process that is no zombie: orphans become this process's children."""
     try:
@@ -128,7 +135,7 @@ def rack(engine: str, elements: str) -> dict[str, Any]:
         found["flapped"] = checked(check(network, size, 0))
         beside.join()
         found["passed"].append(read_counts()["s1-eth1"].packets_in)
-    found["left"] = [before, snapshot()]
+    found["left"] = left(before)
     return found
 
 
@@ -200,9 +207,13 @@ def intruder(engine: str, elements: str, seed: str) -> dict[str, Any]:
             found["ping"] = network.net.get("h3").cmd("ping -q -c 5 -i 0.2 10.0.0.4")
             if shutil.which("iperf3"):
                 server = network.net.get("h4").popen("iperf3 -s -1")
-                time.sleep(0.3)
-                said = network.net.get("h3").cmd("iperf3 -J -t 1 -c 10.0.0.4")
-                found["iperf3"] = json.loads(said)["end"]["sum_received"]["bytes"]
+
+                def streamed() -> bool:  # False while the server does not listen yet
+                    said = json.loads(network.net.get("h3").cmd("iperf3 -J -t 1 -c 10.0.0.4"))
+                    found["iperf3"] = said["end"].get("sum_received", {}).get("bytes", 0)
+                    return "error" not in said
+
+                eventually(streamed)
                 server.wait()
 
         beside = meanwhile(talk)
@@ -234,7 +245,7 @@ def tree(engine: str, leaves: str, workers: str, elements: str, *faulty: str) ->
                 link.set(loss=float(loss), seed=1)
             found["lossy"] = checked(check(network, int(elements)))
             found["lost"] = sum(way["lost"] for link in network.net.links for way in link.counts().values())
-    return {**found, "left": [before, snapshot()]}
+    return {**found, "left": left(before)}
 
 
 def others() -> dict[str, Any]:
@@ -262,7 +273,7 @@ def pair(engine: str) -> dict[str, Any]:
     before = snapshot()
     with running_network(NetworkSettings("rack,workers=2", engine)) as network:
         found = checked(check(network, 4_000))
-    return {**found, "left": [before, snapshot()]}
+    return {**found, "left": left(before)}
 
 
 def mn(engine: str) -> dict[str, Any]:
@@ -279,11 +290,11 @@ def mn(engine: str) -> dict[str, Any]:
     before = snapshot()
     ran = subprocess.run(
         ["mn", "--custom", "mininet_topos/custom.py", "--topo", "rack,2", "--switch", engine],
-        input="\n".join([*lines, "exit\n"]), capture_output=True, text=True, check=False, timeout=90,
+        input="\n".join([*lines, "exit\n"]), capture_output=True, text=True, check=False, timeout=240,
         # It runs in the system's Python, which must not see this one's packages.
         env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
     )  # fmt: skip
-    return {"status": ran.returncode, "said": ran.stdout + ran.stderr, "left": [before, snapshot()]}
+    return {"status": ran.returncode, "said": ran.stdout + ran.stderr, "left": left(before)}
 
 
 TOPO = [sys.executable, "-m", "switchagg.cli.main", "topo"]
@@ -300,7 +311,7 @@ def _standing(*words: str) -> subprocess.Popen[bytes]:
     process = subprocess.Popen(
         [*TOPO, "rack", "--workers", "2", *words, "--", "sh", "-c", "sleep 1234; true"]
     )
-    eventually(lambda: len(_find("sleep\0001234")) == 2 or process.poll() is not None, 90)
+    eventually(lambda: len(_find("sleep\0001234")) == 2 or process.poll() is not None)
     assert process.poll() is None, "the network has ended by itself"
     return process
 
@@ -321,19 +332,14 @@ def ended(engine: str, *signals: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     before = snapshot()
 
-    def gone() -> list[Any]:
-        with contextlib.suppress(AssertionError):
-            eventually(lambda: snapshot() == before, 20)
-        return [before, snapshot()]
-
     for number in map(signal.Signals.__getitem__, signals):
         process = _standing("--switch", engine)
         process.send_signal(number)
-        found[number.name] = [process.wait(60), gone()]
+        found[number.name] = [process.wait(120), left(before)]
     process = _standing("--switch", engine)
     process.kill()
     process.wait()
-    found["SIGKILL"] = gone()
+    found["SIGKILL"] = left(before)
 
     # An interface and a process of others, with names like ours.
     subprocess.run(["ip", "link", "add", "s7-eth1", "type", "bridge"], check=True)
@@ -350,7 +356,7 @@ def ended(engine: str, *signals: str) -> dict[str, Any]:
     bystander.kill()
     bystander.wait()
     subprocess.run(["ip", "link", "delete", "s7-eth1"], check=True)
-    found["after"] = gone()
+    found["after"] = left(before)
 
     subprocess.run(["ip", "link", "add", "s1-eth2", "type", "bridge"], check=True)
     found["taken"] = _said("rack", "--switch", engine)

@@ -32,7 +32,7 @@ def _topo(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=100,
+        timeout=280,
         env={**os.environ, "PYTHONPATH": path},
     )
 

@@ -116,4 +116,4 @@ def test_a_socket_for_both_families() -> None:
     with bound_socket(socket.SOCK_STREAM, "::", 0) as made:
         made.listen()
         for host in ("::1", "127.0.0.1"):
-            socket.create_connection((host, made.getsockname()[1]), timeout=5).close()
+            socket.create_connection((host, made.getsockname()[1]), timeout=60).close()

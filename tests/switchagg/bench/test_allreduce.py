@@ -71,7 +71,7 @@ def measure(**changes: object) -> tuple[Outcome, Quiet]:
         "densities": (1.0,),
         "repeat": 2,
         "warmup": 1,
-        "timeout": 20.0,
+        "timeout": 120.0,
     } | changes
     outcome = allreduce.run(Settings(**given), progress)  # type: ignore[arg-type]
     return outcome, progress
@@ -160,15 +160,15 @@ def test_launched_peers(system: str) -> None:
 @needs_switchagg
 @pytest.mark.parametrize("mask", [pytest.param(False, marks=pytest.mark.long), True])
 def test_switchagg(mask: bool) -> None:
-    outcome, progress = measure(compare=(), densities=(1.0, 0.1), mask=mask, sizes=(65536, 1 << 20))
+    outcome, progress = measure(compare=(), densities=(1.0, 0.1), mask=mask, sizes=(1 << 20,))
     runs = check_runs(outcome, progress)
-    assert [run["bits"] for run in runs] == ["default", 32, 16, 8] * 8
+    assert [run["bits"] for run in runs] == ["default", 32, 16, 8] * 4
     assert all(run["stats"]["bytes_sent"] > 0 for run in runs)  # type: ignore[index]
 
 
 @needs_switchagg
 def test_switchagg_through_loss() -> None:
-    outcome, progress = measure(compare=(), losses=(0.0, 0.05), bits=(32,), sizes=(1 << 20,), duplicate=0.02)
+    outcome, progress = measure(compare=(), losses=(0.0, 0.05), bits=(32,), sizes=(1 << 19,), duplicate=0.02)
     runs = check_runs(outcome, progress)
     ways = [(run["transport"], run["loss"]) for run in runs]
     assert ways == [("shm", 0.0), ("udp", 0.0), ("shm", 0.05), ("udp", 0.05)]
@@ -275,21 +275,21 @@ def test_a_cell_that_every_system_refuses() -> None:
 
 @needs_gloo
 def test_a_rank_that_dies_is_a_failure_with_a_reason() -> None:
-    with Group(GlooPeer(), 2, 20.0, AllReduceRank) as group:
+    with Group(GlooPeer(), 2, 120.0, AllReduceRank) as group:
         os.kill(group.processes.children[1].pid, signal.SIGKILL)
         eventually(lambda: group.processes.children[1].status is not None or group.processes.wait(0.1))
         (cell, *_) = Settings(workers=(2,), sizes=(4096,)).cells()
         with pytest.raises(ProcessError, match=r"rank 1 ended|rank 1 hung up|was killed by SIGKILL"):
-            group.command(lambda _: cell, type(None), 20.0)
+            group.command(lambda _: cell, type(None), 120.0)
 
 
 @needs_gloo
 def test_what_a_rank_raises_reaches_the_parent() -> None:
     with (
-        Group(GlooPeer(), 2, 20.0, AllReduceRank) as group,
+        Group(GlooPeer(), 2, 120.0, AllReduceRank) as group,
         pytest.raises(ProcessError, match="TypeError: no such command: 'dance'"),
     ):
-        group.command(lambda _: "dance", type(None), 20.0)
+        group.command(lambda _: "dance", type(None), 120.0)
 
 
 @needs_gloo
@@ -299,7 +299,7 @@ def test_ranks_end_when_the_parent_is_killed() -> None:
         "from switchagg.bench.group import Group\n"
         "from switchagg.bench.peers.gloo import GlooPeer\n"
         "from switchagg.bench.rank import AllReduceRank\n"
-        "group = Group(GlooPeer(), 2, 20.0, AllReduceRank)\n"
+        "group = Group(GlooPeer(), 2, 120.0, AllReduceRank)\n"
         "print(*[process.pid for process in group.processes.children], flush=True); time.sleep(60)"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
@@ -327,8 +327,8 @@ def test_an_interrupted_run_leaves_no_process(number: signal.Signals) -> None:
     eventually(lambda: len(parent.children(recursive=True)) >= 4)
     children = parent.children(recursive=True)
     run.send_signal(number)
-    assert run.wait(60) in (130, 143)
-    run.stderr.close()
+    run.communicate(timeout=240)  # a full pipe would hold the command up
+    assert run.returncode in (130, 143)
     wait_for_ends(children)
 
 
@@ -352,10 +352,11 @@ def test_switch_and_ranks_end_when_the_command_is_killed() -> None:
         [sys.executable, "-m", "switchagg.cli.main", *arguments], stderr=subprocess.DEVNULL
     )
     parent = psutil.Process(run.pid)
-    eventually(lambda: len(parent.children(recursive=True)) >= 4)
+    # The switch, the guardian, two ranks, and nothing that ends by itself.
+    eventually(lambda: len(parent.children(recursive=True)) == 4)
     time.sleep(1)
     children = parent.children(recursive=True)
-    assert len(children) == 4  # the switch, the guardian, two ranks
+    assert len(children) == 4
     run.kill()
     run.wait()
     wait_for_ends(children)

@@ -23,7 +23,7 @@ def test_a_small_run(tmp_path: Path) -> None:
             "--repeat", "1", "--warmup", "0", "--parameters", "20000", "--json", str(figures),
             "--system", "gloo,gloo-fp16,switchagg,switchagg-16-ef,switchagg-8,none",
         ],
-        capture_output=True, text=True, timeout=100, check=False,
+        capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     runs = json.loads(figures.read_text())["runs"]

@@ -11,8 +11,8 @@ import pytest
 from switchagg.chaos.faults import KINDS, Deck
 from switchagg.chaos.results import Results
 from switchagg.chaos.worker import Array, Checker, Task
+from switchagg.cli.main import main
 from tests.seeds import seed_of_this_run
-from tests.switchagg.cli.processes import outcome
 
 TASKS = [Task(dtype, bits, 700, 3, 5) for dtype, bits in (("float32", 32), ("float64", 64), ("int32", 32))]
 CALLS = {0: 1 << 24 | 77, 1: 2 << 24 | 4096, 2: 3 << 24 | 4095}
@@ -84,7 +84,8 @@ def test_a_seed_draws_the_same_faults_and_each_kind_before_any_comes_again() -> 
         (("--site", "inside", "--fault", "switch-kill"), "no fault is left"),
     ],
 )
-def test_options_that_cannot_work(option: tuple[str, ...], message: str) -> None:
-    status, _, err = outcome("chaos", *option)
-    assert status == 2, err
-    assert message in err
+def test_options_that_cannot_work(
+    option: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["chaos", *option]) == 2
+    assert message in capsys.readouterr().err

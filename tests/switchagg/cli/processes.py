@@ -36,7 +36,7 @@ class Command:
                 continue
         return found
 
-    def finish(self, seconds: float = 60.0) -> tuple[int, str, str]:
+    def finish(self, seconds: float = 240.0) -> tuple[int, str, str]:
         """Waits for its end; returns status, output and errors."""
         out, err = self.process.communicate(timeout=seconds)
         return self.process.returncode, out, err
@@ -72,7 +72,7 @@ def command(
 
 
 def outcome(
-    *arguments: str, environment: Mapping[str, str] | None = None, seconds: float = 60.0
+    *arguments: str, environment: Mapping[str, str] | None = None, seconds: float = 240.0
 ) -> tuple[int, str, str]:
     """Runs `switchagg arguments` to its end; returns status, output and errors."""
     with command(arguments, environment) as running:

@@ -17,6 +17,7 @@ import pytest
 from switchagg.cli.completion import words_of_commands
 from switchagg.cli.main import COMMANDS
 from tests.switchagg.cli.processes import outcome
+from tests.waiting import eventually
 
 
 @functools.cache
@@ -44,7 +45,7 @@ def _typed(shell: list[str], script: Path, line: str) -> str:
 
     def until(pattern: str) -> None:
         nonlocal seen
-        end = time.monotonic() + 60
+        end = time.monotonic() + 200
         while not re.search(pattern, seen):
             assert time.monotonic() < end, seen
             if select.select([terminal], [], [], 1)[0]:
@@ -55,7 +56,9 @@ def _typed(shell: list[str], script: Path, line: str) -> str:
         until("ready")
         seen = ""
         os.write(terminal, f"{line}\t".encode())
-        time.sleep(0.5)  # zsh and bash throw away what comes while they complete
+        # zsh and bash throw away what comes while they complete.
+        time.sleep(0.5)
+        eventually(lambda: _waits(child))
         os.write(terminal, b"\x01echo '<\x05>'\n")
         until(r"<[^<>']*>\r?\n")
         found = re.findall(r"<([^<>']*)>\r?\n", seen)
@@ -63,6 +66,12 @@ def _typed(shell: list[str], script: Path, line: str) -> str:
     finally:
         os.close(terminal)
         os.waitpid(child, 0)
+
+
+def _waits(process: int) -> bool:
+    """Returns True for a process that sleeps and has no children: it waits for its terminal."""
+    asleep = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "S"
+    return asleep and not Path(f"/proc/{process}/task/{process}/children").read_text()
 
 
 LINES = [

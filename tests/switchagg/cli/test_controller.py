@@ -41,7 +41,7 @@ class Running:
     def end(self, number: int = signal.SIGTERM) -> str:
         """Ends it by a signal and returns its log."""
         self.process.send_signal(number)
-        return self.process.communicate(timeout=60)[1]
+        return self.process.communicate(timeout=240)[1]
 
 
 @contextlib.contextmanager
@@ -87,16 +87,16 @@ def test_tenants_come_and_go_while_it_runs(tmp_path: Path, tenant: Say) -> None:
         second = tenant("token", "alice", "--revoke")[1]
         with pytest.raises(AdmissionError, match="is not, or no longer, a tenant's"):
             client.jobs()
-        member = join(running.url, "x", 0, 1, "127.0.0.1", 42000, timeout=20, credential=second.strip())
+        member = join(running.url, "x", 0, 1, "127.0.0.1", 42000, timeout=100, credential=second.strip())
         assert (
             ControllerClient(running.url, timeout=60.0, token=second.strip()).jobs()[0]["tenant"] == "alice"
         )
         logged = running.end()
         assert running.process.returncode == 0
-        told = member.next_event(20)
+        told = member.next_event(120)
         assert told is not None
         assert (told["event"], told["jobs"]) == ("stopping", "stay")
-        assert member.next_event(20) is None
+        assert member.next_event(120) is None
         member.close_stream()
     lines = [json.loads(line) for line in logged.splitlines()]
     assert {"time", "level", "logger", "message"} <= set.intersection(*map(set, lines))
@@ -169,7 +169,7 @@ def test_a_file_and_options(tmp_path: Path) -> None:
             "b": 16,
         }
         assert (tmp_path / "kept" / "controller.db").exists()
-        member = join(running.url, "x", 0, 1, "127.0.0.1", 42000, timeout=20)
+        member = join(running.url, "x", 0, 1, "127.0.0.1", 42000, timeout=100)
         assert (member.slots, member.words) == (4, 100)
         member.leave()
 

@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -36,7 +36,7 @@ def hosting(*arguments: str) -> Iterator[tuple[Command, dict[str, Any]]]:
 
 def join_all(url: str, job: str, world_size: int) -> list[Membership]:
     def one(rank: int) -> Membership:  # which sends no heartbeats
-        return join(url, job, rank, world_size, "127.0.0.1", 43000 + rank, timeout=20, deadline=600)
+        return join(url, job, rank, world_size, "127.0.0.1", 43000 + rank, timeout=100, deadline=600)
 
     with ThreadPoolExecutor(world_size) as pool:
         return list(pool.map(one, range(world_size)))
@@ -140,32 +140,45 @@ def test_ports_in_use() -> None:
         assert (status, "in use" in err) == (1, True)
 
 
-def test_listings() -> None:
+Say = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def say(capsys: pytest.CaptureFixture[str]) -> Say:
+    """Runs a command line in this process; returns status, output and errors."""
+
+    def run(*line: str) -> tuple[int, str, str]:
+        return main(line), *capsys.readouterr()
+
+    return run
+
+
+def test_listings(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
     with hosting("--capacity", "64") as (_, said):
         url = said["controller"]
-        here = {"SWITCHAGG_CONTROLLER": url}
         assert outcome("jobs", "--controller", url) == (0, f"no jobs at {url}\n", "")
-        assert "64 of 64 slots free" in outcome("slots", environment=here)[1]
-        assert outcome("stats", environment=here)[1] == "nothing has been counted yet\n"
+        monkeypatch.setenv("SWITCHAGG_CONTROLLER", url)
+        assert "64 of 64 slots free" in say("slots")[1]
+        assert say("stats")[1] == "nothing has been counted yet\n"
         members = join_all(url, "train", 3)
-        out = outcome("slots", environment=here)[1]
+        out = say("slots")[1]
         assert out.startswith("48 of 64 slots free, 32 in one range; ")
         assert out.splitlines()[2].split() == ["0", "15", "16", str(members[0].words), "train"]
-        assert json.loads(outcome("slots", "--json", environment=here)[1])["ranges"][0]["name"] == "train"
-        assert "waits for anybody" in outcome("slots", "--job", "train", environment=here)[1]
-        status, _, err = outcome("slots", "--job", "other", environment=here)
+        assert json.loads(say("slots", "--json")[1])["ranges"][0]["name"] == "train"
+        assert "waits for anybody" in say("slots", "--job", "train")[1]
+        status, _, err = say("slots", "--job", "other")
         assert (status, "there is no job 'other'" in err) == (1, True)
 
-        out = outcome("stats", environment=here)[1]
+        out = say("stats")[1]
         assert ["inits", "16", "16"] in [line.split() for line in out.splitlines()]
-        stats = json.loads(outcome("stats", "--json", environment=here)[1])
+        stats = json.loads(say("stats", "--json")[1])
         assert stats["switch"]["inits"] == 16
         assert stats["jobs"][0]["name"] == "train"
 
         members[1].close_descriptors()
         eventually(lambda: members[0].standing()[0] == (1,))
         members[2].leave()
-        status, out, err = outcome("jobs", environment=here)
+        status, out, err = say("jobs")
         assert (status, err) == (0, "")
         heading, line, *_ = out.splitlines()
         columns = dict(zip(re.split(r"\s{2,}", heading), re.split(r"\s{2,}", line), strict=True))
@@ -182,22 +195,22 @@ def test_listings() -> None:
         }
         assert (columns["slots"], columns["words"]) == ("16", str(members[0].words))
         assert re.fullmatch(r"\d+m?\d*s", columns["age"])
-        (job,) = json.loads(outcome("jobs", "--json", environment=here)[1])["jobs"]
+        (job,) = json.loads(say("jobs", "--json")[1])["jobs"]
         assert (job["name"], job["lost"]) == ("train", [1])
 
-        assert outcome("slots", environment=here)[1].startswith("64 of 64 slots free")
+        assert say("slots")[1].startswith("64 of 64 slots free")
         members[0].leave()
 
 
 @pytest.mark.parametrize("name", ["jobs", "slots", "stats"])
-def test_listings_without_a_controller(name: str) -> None:
-    nowhere = {"SWITCHAGG_CONTROLLER": ""}
-    status, out, err = outcome(name, environment=nowhere)
+def test_listings_without_a_controller(name: str, say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SWITCHAGG_CONTROLLER", "")
+    status, out, err = say(name)
     assert (status, out) == (2, "")
     assert "no controller named: give --controller http://host:port or set SWITCHAGG_CONTROLLER" in err
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
-        status, out, err = outcome(name, "--controller", url, environment=nowhere)
+        status, out, err = say(name, "--controller", url)
     assert (status, out) == (1, "")
     assert f"no controller at {url}: connection refused; start one with" in err

@@ -93,10 +93,19 @@ def test_version() -> None:
         (["demo", "--report", "/dev/null/a"], None),
     ],
 )
-def test_a_mistake_is_one_line(line: list[str], said: str | None) -> None:
-    status, out, err = outcome(*line)
+def test_a_mistake_is_one_line(line: list[str], said: str | None, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        status: object = main(line)
+    except SystemExit as end:
+        status = end.code
+    out, err = capsys.readouterr()
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert err == f"{said}\n" if said else err.startswith(f"switchagg {line[0]}: ")
+
+
+def test_its_status_is_that_of_the_process() -> None:
+    assert outcome("jobs", "--nonsense")[0] == 2
+    assert outcome("p4", "check", "/dev/null/a")[0] == 2
 
 
 def test_a_reader_that_goes_away() -> None:

@@ -27,6 +27,7 @@ with worker_lib.connect(transport="udp", words=352) as session:
     after = session.stats()
     if session.rank == 0:
         names = [f"{what}_{way}" for what in ("packets", "bytes") for way in ("sent", "received")]
+        names += ["retransmissions"]
         print(json.dumps({name: after[name] - before[name] for name in names}))
 """
 
@@ -66,9 +67,11 @@ def test_bytes_are_those_that_a_session_sends(density: float, overlap: str) -> N
     more = wire_bytes(0)  # of each packet
     sent = counted["bytes_sent"] + more * counted["packets_sent"]
     received = counted["bytes_received"] + more * counted["packets_received"]
-    # Retransmissions, headers of collectives, and chance in random blocks.
-    assert expected.sent == pytest.approx(sent, rel=0.15)
-    assert expected.received == pytest.approx(received, rel=0.15)
+    # A busy computer makes many retransmissions, and each may be answered.
+    again = counted["retransmissions"] * wire_bytes(16 + 4 * 352)
+    for predicted, found in ((expected.sent, sent), (expected.received, received)):
+        # Headers of collectives, and chance in random blocks.
+        assert 0.85 * found - again <= predicted <= 1.15 * found
 
 
 def test_ring_and_tree() -> None:

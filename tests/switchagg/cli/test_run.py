@@ -125,19 +125,25 @@ time.sleep(600)
     assert err.count("switchagg run:") == 1
 
 
-def test_the_others_have_their_grace() -> None:
+def test_the_others_have_their_grace(tmp_path: Path) -> None:
     """They end by themselves with another status, which does not count, and after SIGTERM in order."""
     program = f"""
-import os, signal, sys, time
+import os, pathlib, signal, sys, time
 def term(*_):
     print("told", flush=True)
     sys.exit(5)
 signal.signal(signal.SIGTERM, term)
 print("here", flush=True)
-if os.environ["RANK"] == "0":
-    time.sleep(0.5); sys.exit(9)
-if os.environ["RANK"] == "1":
-    time.sleep(1.0); sys.exit(4)
+folder, rank = pathlib.Path({str(tmp_path)!r}), os.environ["RANK"]
+(folder / (rank + ".new")).write_text(str(os.getpid()))
+(folder / (rank + ".new")).rename(folder / rank)
+while not all((folder / each).exists() for each in "012"): time.sleep(0.01)
+if rank == "0":
+    sys.exit(9)
+if rank == "1":
+    # Until the launcher has seen the first one's end, and reaped it.
+    while os.path.exists("/proc/" + (folder / "0").read_text()): time.sleep(0.01)
+    sys.exit(4)
 {WAIT}
 """
     status, out, err = outcome("run", "-n", "3", "--grace", "3", *python(program))
@@ -237,11 +243,10 @@ def test_kill_leaves_nothing_behind(kill: Callable[[Command], None], program: st
         line = ["--", "sh", "-c", "sleep 601 & sleep 602 & echo here; wait"]
     with command(["run", "-n", "2", "--grace", "0.1", *line]) as running:
         wait_for_output(running, 2)
-        assert len(running.family()) >= (
-            5 if program == "plain" else 9
-        )  # run, guardian, host, ranks and theirs
+        # The command, its guardian, the host, ranks and theirs. A process about to execute shows no mark.
+        eventually(lambda: len(running.family()) >= (5 if program == "plain" else 9))
         kill(running)
-        status = running.process.wait(60)
+        status = running.process.wait(240)
         assert status == (-9 if kill is _kill_run else 137)
 
 
@@ -251,15 +256,24 @@ def test_what_a_rank_leaves_running_ends_with_it() -> None:
     assert lines(out) == {0: ["done"], 1: ["done"]}
 
 
-def test_a_switch_that_dies_is_named_and_the_ranks_go_on() -> None:
-    program = "import time; print('here', flush=True); time.sleep(1); print('done')"
+def test_a_switch_that_dies_is_named_and_the_ranks_go_on(tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    program = f"""
+import os, time
+print("here", flush=True)
+while not os.path.exists({str(told)!r}): time.sleep(0.01)
+print("done")
+"""
     with command(["run", "-n", "1", *python(program)]) as running:
         wait_for_output(running, 1)
         (host,) = [process for process in running.family() if "host" in process.cmdline()]
         host.kill()
+        assert running.process.stderr is not None
+        said = running.process.stderr.readline()
+        told.touch()
         status, out, err = running.finish()
-    assert (status, out) == (0, "[0] done\n")
-    assert err == f"switchagg run: the switch (pid {host.pid}) was killed by SIGKILL\n"
+    assert (status, out, err) == (0, "[0] done\n", "")
+    assert said == f"switchagg run: the switch (pid {host.pid}) was killed by SIGKILL\n"
 
 
 def test_another_controller() -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from switchagg.cli.main import main
 from switchagg.errors import UsageError
 from switchagg.launch.hosts import (
     Answer,
@@ -30,7 +31,7 @@ from switchagg.launch.hosts import (
     read_hostfile,
 )
 from tests.switchagg.cli.processes import command, outcome
-from tests.switchagg.cli.test_run import lines, python, wait_for_output
+from tests.switchagg.cli.test_run import WAIT, lines, python, wait_for_output
 from tests.waiting import eventually
 
 # Like a login: an environment of its own, another folder, the command through a shell. "down" cannot be
@@ -123,7 +124,7 @@ def test_ranks_of_two_hosts_join(fake_ssh: Path) -> None:
     del fake_ssh
     status, out, err = outcome(
         "run", "-H", "node1:2,node2", "--job", "j", "--timeout", "100", "--seal", *python(_JOIN),
-        environment={"MINE": "ü 'x'", "OMP_NUM_THREADS": "3", "SWITCHAGG_SEAL": ""}, seconds=120,
+        environment={"MINE": "ü 'x'", "OMP_NUM_THREADS": "3", "SWITCHAGG_SEAL": ""},
     )  # fmt: skip
     assert status == 0, err
     assert sorted(err.splitlines()) == [f"[{rank}] to stderr" for rank in range(3)]
@@ -141,7 +142,7 @@ def test_ranks_of_two_hosts_join(fake_ssh: Path) -> None:
 def test_through_a_real_sshd(sshd: list[str], tmp_path: Path) -> None:
     (tmp_path / "hosts").write_text("# two\nnode1 slots=2\n\nnode2:4  # more than are needed\n")
     line = ["run", "-n", "4", "--hostfile", str(tmp_path / "hosts"), "--timeout", "100", *sshd]
-    status, out, err = outcome(*line, *python(_JOIN), environment={"MINE": "m"}, seconds=120)
+    status, out, err = outcome(*line, *python(_JOIN), environment={"MINE": "m"})
     assert status == 0, err
     told = _joined(out)
     assert [each["LOCAL_RANK"] for each in told] == ["0", "1", "0", "1"]
@@ -152,7 +153,8 @@ def test_through_a_real_sshd(sshd: list[str], tmp_path: Path) -> None:
 
 
 def test_this_computer_needs_no_ssh(fake_ssh: Path) -> None:
-    program = "import os; print(os.environ['RANK'], os.environ['MASTER_ADDR'])"
+    # In one write: ranks are unbuffered, share their output, and print() writes each of its words.
+    program = 'import os; os.write(1, f\'{os.environ["RANK"]} {os.environ["MASTER_ADDR"]}\\n\'.encode())'
     status, out, err = outcome("run", "-H", "localhost:2", "--no-prefix", *python(program))
     assert (status, sorted(out.splitlines()), err) == (0, ["0 127.0.0.1", "1 127.0.0.1"], "")
     assert not fake_ssh.exists()
@@ -190,11 +192,15 @@ def test_nothing_secret_is_on_a_command_line(fake_ssh: Path) -> None:
 
 
 def test_a_rank_that_fails_ends_those_of_all_hosts(fake_ssh: Path) -> None:
-    del fake_ssh
-    program = """
+    folder = fake_ssh.parent
+    program = f"""
 import os, sys, time
+rank = os.environ["RANK"]
 print("here", flush=True)
-if os.environ["RANK"] == "2": time.sleep(0.5); sys.exit(9)
+there = {str(folder / "here")!r}
+open(there + rank, "w").close()
+while not all(os.path.exists(there + each) for each in "0123"): time.sleep(0.01)
+if rank == "2": sys.exit(9)
 time.sleep(600)
 """
     status, out, err = outcome("run", "-H", "node1:2,node2:2", "--grace", "0.2", *python(program))
@@ -216,11 +222,11 @@ def test_a_connection_that_breaks_ends_all(fake_ssh: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_signals_and_the_end_of_the_launcher(fake_ssh: Path, number: signal.Signals) -> None:
     del fake_ssh
-    program = """
+    program = f"""
 import signal, sys, time
 signal.signal(signal.SIGINT, lambda *_: (print("told", flush=True), sys.exit(0)))
 print("here", flush=True)
-time.sleep(600)
+{WAIT}
 """
     with command(["run", "-H", "node1,node2", *python(program)]) as running:
         wait_for_output(running, 2)
@@ -321,7 +327,6 @@ def test_addresses() -> None:
         (["-H", "a", "-n", "2"], "-n is 2; accepted: up to 1"),
     ],
 )
-def test_options_that_cannot_work(line: list[str], message: str) -> None:
-    status, _, err = outcome("run", *line, "--", "true")
-    assert status == 2
-    assert message in err
+def test_options_that_cannot_work(line: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", *line, "--", "true"]) == 2
+    assert message in capsys.readouterr().err

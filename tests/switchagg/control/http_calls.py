@@ -27,8 +27,8 @@ def call(
 
 
 def asked(rank: int, world_size: int = 2, **options: Any) -> dict[str, Any]:
-    """Returns the body of a rank's join."""
-    wishes = {"words": None, "slots": None, "timeout": 20, "address": "127.0.0.1"}
+    """Returns the body of a rank's join. It sends no heartbeats, so its deadline is long."""
+    wishes = {"words": None, "slots": None, "timeout": 100, "address": "127.0.0.1", "deadline": 600}
     return {"rank": rank, "world_size": world_size, "port": 40000 + rank} | wishes | options
 
 
@@ -86,7 +86,7 @@ def stream(
 
 def connect(url: str) -> http.client.HTTPConnection:
     """A connection to a controller."""
-    return http.client.HTTPConnection(url.removeprefix("http://"), timeout=20)
+    return http.client.HTTPConnection(url.removeprefix("http://"), timeout=120)
 
 
 def join_all(url: str, name: str = "a", world_size: int = 2, **options: Any) -> list[Joined]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -18,6 +19,13 @@ from switchagg.control.store import Store
 from tests.switchagg.control import http_calls
 from tests.switchagg.control.fake_driver import FakeDriver
 from tests.switchagg.control.http_calls import Joined, Refused, asked, call
+
+
+def _whole(answer: bytes) -> bool:
+    """Returns True if an answer of HTTP is there to its last byte."""
+    head, end, body = answer.partition(b"\r\n\r\n")
+    length = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)
+    return bool(end) and length is not None and len(body) >= int(length[1])
 
 
 @dataclass
@@ -67,16 +75,17 @@ class ServedController:
         return None if status == 404 else {each["rank"]: each["state"] for each in job["members"]}
 
     def raw(self, data: bytes) -> bytes:
-        """Sends bytes; returns all that comes back until the connection ends, or is silent for a moment."""
-        with socket.create_connection(("127.0.0.1", self.port), timeout=20) as sock:
+        """Sends bytes; returns the answer, and what follows until the end or a moment of silence."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=120) as sock:
             sock.sendall(data)
-            answer = sock.recv(65536)
-            sock.settimeout(0.05)
+            answer = b""
             try:
                 while more := sock.recv(65536):
                     answer += more
+                    if _whole(answer):
+                        sock.settimeout(0.05)
             except TimeoutError:
-                pass
+                assert _whole(answer), answer
             return answer
 
     def text(self, path: str, token: str | None = None) -> tuple[int, str]:

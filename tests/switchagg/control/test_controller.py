@@ -101,7 +101,8 @@ def test_a_process_that_ends_is_told_at_once(controller: Controller, driver: Fak
 
 
 def test_a_silent_member_is_lost_after_its_deadline(controller: Controller, driver: FakeDriver) -> None:
-    lines = join_all(controller, deadline=1.0, on_loss=OnLoss.shrink)
+    # Long enough for a heartbeat of the other, beside load.
+    lines = join_all(controller, deadline=4.0, on_loss=OnLoss.shrink)
     cookies = [bytes.fromhex(line.wait()["heartbeat"]["cookie"]) for line in lines]
     stop = time.monotonic() + 60
     assert not controller.heartbeat(b"x" * 16, 1, FIELDS)
@@ -113,14 +114,14 @@ def test_a_silent_member_is_lost_after_its_deadline(controller: Controller, driv
         assert time.monotonic() < stop
         time.sleep(0.05)
     (event,) = lines[0].of("lost")
-    assert (event["ranks"], event["why"], event["on_loss"]) == ([1], "silent for 1 s", "shrink")
+    assert (event["ranks"], event["why"], event["on_loss"]) == ([1], "silent for 4 s", "shrink")
     eventually(lambda: list(driver.fenced.values()) == [0b10])  # its late packets change nothing
+    eventually(lambda: lines[1].closed)
     assert lines[1].of("lost")[0]["ranks"] == [1]
-    assert lines[1].closed
     (job,) = controller.queries.jobs(OPEN)
     assert [(member["state"], member["why"]) for member in job["members"]] == [
         ("joined", ""),
-        ("lost", "silent for 1 s"),
+        ("lost", "silent for 4 s"),
     ]
     future = controller.progress(OPEN, "a", 0, token(lines[0]), 4)
     assert future.result(60) == 4
@@ -166,7 +167,7 @@ def test_a_new_line_takes_the_place_of_the_old(controller: Controller) -> None:
 def test_a_connection_that_ends_just_after_its_attach_is_no_loss_while_the_member_is_heard(
     controller: Controller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(book, "ATTACH_PATIENCE", 1.0)
+    monkeypatch.setattr(book, "ATTACH_PATIENCE", 2.0)
     zero, one, two = join_all(controller, world_size=3, deadline=60.0, on_loss=OnLoss.shrink)
     given_up = [Recorder(), Recorder()]
     for rank, stream in enumerate(given_up):
@@ -178,7 +179,7 @@ def test_a_connection_that_ends_just_after_its_attach_is_no_loss_while_the_membe
     eventually(lambda: two.of("lost") != [])
     assert [event["ranks"] for event in two.of("lost")] == [[1]]
     assert two.of("lost")[0]["why"].startswith("silent for ")
-    time.sleep(1.2)
+    time.sleep(2.2)
     controller.stream_closed(fresh)  # long after its attach
     assert [event["ranks"] for event in two.of("lost")] == [[1], [0]]
 
@@ -347,7 +348,7 @@ def test_a_switch_that_goes_and_comes_back(controller: Controller, driver: FakeD
     driver.callback(SwitchChange(ChangeKind.connected))
     for line in waiting:
         assert line.wait()["world_size"] == 2
-    eventually(lambda: gone[0].of("failover"))
+    eventually(lambda: gone[0].of("failover") and gone[1].of("failover"))
     assert "restarted" in gone[1].of("failover")[0]["why"]
     assert kept[0].of("failover") == []
     assert controller.queries.job(OPEN, "kept")["state"] == "running"  # type: ignore[index]
@@ -423,7 +424,7 @@ def test_many_jobs_from_many_threads(controller: Controller, driver: FakeDriver)
     def one(number: int) -> None:
         draw = random.Random(seed + number)
         for _ in range(6):
-            lines = join_all(controller, f"job{number}", draw.randint(1, 4))
+            lines = join_all(controller, f"job{number}", draw.randint(1, 4), deadline=600.0)
             for rank, line in enumerate(lines):
                 if draw.random() < 0.7:
                     controller.leave(OPEN, f"job{number}", rank, token(line))

@@ -84,12 +84,12 @@ def test_a_controller_takes_up_what_the_last_one_left(tmp_path: Path, driver: Fa
 def test_members_that_do_not_come_back_are_lost(
     tmp_path: Path, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("switchagg.control.jobs.book.GRACE", 1.5)
+    monkeypatch.setattr("switchagg.control.jobs.book.GRACE", 3.0)
     monkeypatch.setattr("switchagg.control.jobs.book.ATTACH_PATIENCE", 0.0)
     first = Controller([driver], store=Store(tmp_path), slots=16)
     first.start()
     up(first)
-    lines = join_all(first, deadline=1.0)
+    lines = join_all(first, deadline=3.0)  # long enough for a heartbeat of the other, beside load
     first.close()
     first.store.close()
     second = Controller([driver], store=Store(tmp_path), slots=16)
@@ -252,19 +252,26 @@ class Killed(BaseException):
 
 
 class Mortal:
-    """Counts what a controller does to the world, and ends it at one of these steps."""
+    """Counts what a controller does to the world, and ends it at one of these steps.
+
+    What it does is whole or not at all, and none of its threads does anything after its end.
+    """
 
     def __init__(self, steps: int) -> None:
         self.left = steps
         self.dead = False
-        self._lock = threading.Lock()
+        self.lock = threading.RLock()
 
     def step(self) -> None:
-        with self._lock:
+        with self.lock:
             self.left -= 1
             self.dead = self.dead or self.left < 0
             if self.dead:
                 raise Killed
+
+    def end(self) -> None:
+        with self.lock:
+            self.dead = True
 
 
 class MortalStore(Store):
@@ -273,32 +280,45 @@ class MortalStore(Store):
         self._mortal = mortal
 
     def write(self, changes: Any) -> None:
-        self._mortal.step()
-        super().write(changes)
+        with self._mortal.lock:
+            self._mortal.step()
+            super().write(changes)
 
 
 class MortalDriver(FakeDriver):
     """Does what a call asks for before, or without, its caller's being there to know."""
 
-    mortal = Mortal(10**9)
+    def __init__(self, mortal: Mortal) -> None:
+        super().__init__()
+        self.mortal = mortal
 
     def install_job(self, entry: JobEntry) -> None:
-        self.mortal.step()
-        super().install_job(entry)
-        self.mortal.step()
+        with self.mortal.lock:
+            self.mortal.step()
+            super().install_job(entry)
+            self.mortal.step()
 
     def packets_out(self, packets: Sequence[bytes]) -> list[bytes]:
-        self.mortal.step()
-        return super().packets_out(packets)
+        with self.mortal.lock:
+            self.mortal.step()
+            return super().packets_out(packets)
 
     def remove_job(self, job_id: int) -> None:
-        self.mortal.step()
-        super().remove_job(job_id)
-        self.mortal.step()
+        with self.mortal.lock:
+            self.mortal.step()
+            super().remove_job(job_id)
+            self.mortal.step()
 
     def fence(self, job_id: int, bits: int) -> None:
-        self.mortal.step()
-        super().fence(job_id, bits)
+        with self.mortal.lock:
+            self.mortal.step()
+            super().fence(job_id, bits)
+
+    def survivor(self) -> FakeDriver:
+        """Returns the switch as the next controller finds it."""
+        found = FakeDriver()
+        found.jobs, found.fenced, found.inits = self.jobs, self.fenced, self.inits
+        return found
 
 
 class MortalLine(Recorder):
@@ -373,29 +393,29 @@ def test_killed_at_every_step(tmp_path: Path) -> None:
     threading.excepthook = lambda _: None
     steps = 0
     while True:
-        driver = MortalDriver()
-        mortal = driver.mortal = Mortal(steps)
+        mortal = Mortal(steps)
+        doomed = MortalDriver(mortal)
         directory = tmp_path / str(steps)
         store = MortalStore(directory, mortal)
-        first = Controller([driver], store=store, slots=16)
+        first = Controller([doomed], store=store, slots=16)
         lines: dict[int, MortalLine] = {}
         told: dict[str, int] = {}
         try:
             first.start()
-            while not driver.inits and not mortal.dead and first.queries.switches(OPEN)[0]["state"] != "up":
+            while not doomed.inits and not mortal.dead and first.queries.switches(OPEN)[0]["state"] != "up":
                 time.sleep(0.001)
             live(first, mortal, lines, told)
         except Killed:
             pass
         finished = not mortal.dead
-        mortal.dead = True
+        mortal.end()
         first._core._stop.set()
         for agent in first._core.agents.values():
             agent._stopping = True
             agent._put(lambda: None)
         store.close()
 
-        driver.mortal = Mortal(10**9)
+        driver = doomed.survivor()
         second = Controller([driver], store=Store(directory), slots=16)
         second.start()
         up(second)

@@ -37,7 +37,7 @@ class Rank:
             "world_size": world_size,
             "address": "127.0.0.1",
             "port": self.udp.getsockname()[1],
-            "timeout": 20,
+            "timeout": 100,
             "deadline": 600,  # it sends no heartbeats
             **options,
         }
@@ -97,9 +97,15 @@ def test_a_job_adds_up_in_every_slot_from_its_first_packet_on() -> None:
         client = ControllerClient(host.url, timeout=60.0)
         ranks[1].send(80, None)
         ranks[2].send(80, np.ones(16, np.uint32))
-        while len(waiting := client.waiting_slots("a")["slots"]) == 0 or waiting[0]["seen"] != [1, 2]:
-            pass
-        assert [(slot["seen"], slot["missing"], slot["filled"]) for slot in waiting] == [([1, 2], [0], True)]
+        eventually(
+            lambda: (
+                [
+                    (each["seen"], each["missing"], each["filled"])
+                    for each in client.waiting_slots("a")["slots"]
+                ]
+                == [([1, 2], [0], True)]
+            )
+        )
         (job,) = client.stats()["jobs"]
         assert job["counters"]["worker_1_packets"] == 81
         assert client.stats()["switch"]["inits"] == 32

@@ -181,6 +181,7 @@ def test_an_error_of_any_kind_is_said_and_written_again(
     controller.start()
     try:
         up(controller)
+        eventually(lambda: store.load().events)  # and nothing else is left to write
         write, calls = store.write, 0
 
         def fails_twice(changes: Changes) -> None:

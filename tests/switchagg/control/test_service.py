@@ -93,7 +93,7 @@ def test_join_and_leave(place: ServedController) -> None:
         "world_size": 2,
         "places": [0, 1],
         "lost": [],
-        "deadline": 10.0,
+        "deadline": 600.0,
         "on_loss": "fail",
         "shared": False,
         "stripes": [],
@@ -162,7 +162,7 @@ def test_a_closed_connection_is_a_lost_rank(place: ServedController) -> None:
     assert place.call("GET", "/v1/jobs/a?id=999")[0] == 404
     first.close()
     eventually(lambda: place.members() is None)
-    assert place.driver.jobs == {}
+    eventually(lambda: place.driver.jobs == {})
     place.join_all()
 
 
@@ -170,7 +170,7 @@ def joining(place: ServedController, more: bytes = b"") -> socket.socket:
     """A raw connection on which rank 0 of 2 waits."""
     body = json.dumps(asked(0)).encode()
     head = b"POST /v1/jobs/a/members HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    sock = socket.create_connection(("127.0.0.1", place.port), timeout=20)
+    sock = socket.create_connection(("127.0.0.1", place.port), timeout=120)
     sock.sendall(head + b"Content-Length: %d\r\n\r\n%s" % (len(body), body) + more)
     return sock
 
@@ -366,13 +366,13 @@ def test_a_body_of_100_mb(lasting: ServedController, monkeypatch: pytest.MonkeyP
 
 
 def test_half_a_request_and_nothing_more(place: ServedController, monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_connection(("127.0.0.1", place.port), timeout=20) as short:
+    with socket.create_connection(("127.0.0.1", place.port), timeout=120) as short:
         short.sendall(JSON + b"Content-Length: 20\r\n\r\n{")
         short.shutdown(socket.SHUT_WR)
         assert short.recv(1000) == b""
     monkeypatch.setattr(protocol, "REQUEST_TIMEOUT", 0.05)
     for begun in (JSON + b"Content-Length: 20\r\n\r\n{", b"GET", b""):
-        with socket.create_connection(("127.0.0.1", place.port), timeout=20) as slow:
+        with socket.create_connection(("127.0.0.1", place.port), timeout=120) as slow:
             slow.sendall(begun)
             with contextlib.suppress(ConnectionResetError):
                 assert slow.recv(1000) == b""
@@ -380,12 +380,12 @@ def test_half_a_request_and_nothing_more(place: ServedController, monkeypatch: p
 
 
 def test_a_member_may_be_silent(place: ServedController, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "REQUEST_TIMEOUT", 0.05)
+    monkeypatch.setattr(protocol, "REQUEST_TIMEOUT", 1.0)  # also of the calls below, on a busy computer
     monkeypatch.setattr(streams, "PING_INTERVAL", 0.05)
     joined = place.join_all()
-    time.sleep(0.3)
+    for _ in range(30):  # longer than that
+        assert json.loads(joined[0].response.readline()) == {"event": "ping"}
     assert place.members() == {0: "joined", 1: "joined"}
-    assert json.loads(joined[0].response.readline()) == {"event": "ping"}
     for member in joined:
         assert place.leave("a", member)[0] == 200
 
@@ -396,7 +396,7 @@ def test_idle_connections_make_room_the_oldest_first(place: ServedController) ->
     assert call(used, "GET", "/healthz")[0] == 200
     with contextlib.ExitStack() as stack:
         idle = [
-            stack.enter_context(socket.create_connection(("127.0.0.1", place.port), timeout=20))
+            stack.enter_context(socket.create_connection(("127.0.0.1", place.port), timeout=120))
             for _ in range(protocol.MAX_WAITING + 100)
         ]
         for old in idle[:99]:
@@ -507,7 +507,7 @@ def test_jobs_in_sequence_leave_nothing_behind(place: ServedController) -> None:
 
 def test_a_connection_that_is_reset_is_forgotten(place: ServedController) -> None:
     for _ in range(20):
-        with socket.create_connection(("127.0.0.1", place.port), timeout=20) as sock:
+        with socket.create_connection(("127.0.0.1", place.port), timeout=120) as sock:
             sock.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
             assert sock.recv(12) == b"HTTP/1.1 200"
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -195,7 +195,7 @@ def test_a_rank_that_attaches_nowhere_is_told_so() -> None:
 def _steps(url: str, name: str, rank: int, n: int, leaf: int, on_loss: str) -> Any:
     """A rank in a process of its own, which adds ones until it is alone with an error, or has done enough."""
     sums = []
-    settings = {"timeout": 20.0, "on_loss": on_loss, "slots": 32, "transport": "udp"}
+    settings = {"timeout": 100.0, "on_loss": on_loss, "slots": 32, "transport": "udp"}
     with worker_lib.connect(url, name, rank, n, address=address(leaf, rank), **settings) as session:
         while len(sums) < 5 or sums[-5:] != [n - 1] * 5:
             try:

@@ -17,10 +17,11 @@ from switchagg.wire.heartbeat import SAMPLED_SIZES, Report
 from tests.switchagg.control.fake_driver import FakeDriver
 from tests.switchagg.control.job_books import book, carry_out, generation, run
 from tests.switchagg.control.recorded_streams import Recorder, join_all, token, up
+from tests.waiting import eventually
 from tests.worker_lib.harness import job_name, together
 from worker_lib import Session
 
-LIMIT = 40.0  # seconds until a policy must have changed, on a machine that does a lot besides
+LIMIT = 150.0  # seconds until a policy must have changed, on a machine that does a lot besides
 
 
 def counts(second: int, policy: SkipPolicy, density: float = 0.01) -> dict[str, int]:
@@ -62,6 +63,8 @@ def test_rank_0_is_told_and_people_see_why(tuned: bool) -> None:
             beat(controller, lines, second, SkipPolicy())
             if lines[0].of("policy"):
                 break
+        if tuned:
+            eventually(lambda: lines[0].of("policy"))
         assert bool(lines[0].of("policy")) == tuned
         (job,) = controller.queries.jobs(OPEN)
         if tuned:
@@ -113,7 +116,7 @@ def test_a_policy_is_said_to_who_is_rank_0_now() -> None:
         controller.proceed(OPEN, "a", 1, token(lines[1]), "10.0.0.1", [4001]).result(60)
         for second in range(1, 60):
             beat(controller, lines[1:], second, SkipPolicy())
-        assert lines[1].of("policy")
+        eventually(lambda: lines[1].of("policy"))
     finally:
         controller.close()
 

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -27,9 +27,10 @@ def descendants(pid: int) -> dict[int, str]:
     """Command lines of a process's children and theirs, by process id."""
     found: dict[int, str] = {}
     for tasks in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in map(int, tasks.read_text().split()):
-            found[child] = Path(f"/proc/{child}/cmdline").read_text().replace("\0", " ")
-            found |= descendants(child)
+        with suppress(OSError):  # a thread or a process that ends meanwhile
+            for child in map(int, tasks.read_text().split()):
+                found[child] = Path(f"/proc/{child}/cmdline").read_text().replace("\0", " ")
+                found |= descendants(child)
     return found
 
 
@@ -55,7 +56,7 @@ def running_demo(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen
 
 def check_end(process: subprocess.Popen[str], children: dict[int, str], folder: Path, status: int) -> str:
     """Checks a failed demo's end and returns what it wrote to stderr."""
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=240)
     assert process.returncode == status, errors
     assert "Traceback" not in errors
     assert errors.startswith("switchagg demo: ")
@@ -72,7 +73,7 @@ def test_demo_trains_through_a_lossy_switch_and_reports(tmp_path: Path) -> None:
     options = ["--workers", "2", "--steps", "5", "--seed", "3", "--compare-bits"]
     options += ["--loss", "0.01", "--duplicate", "0.05", "--reorder", "0.05", "--report", "out"]
     result = subprocess.run(
-        [*DEMO, *SMALL, *options], cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False
+        [*DEMO, *SMALL, *options], cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False
     )
     assert result.returncode == 0, result.stdout + result.stderr
     assert "identical to the bit on all 2 workers" in result.stdout
@@ -118,13 +119,18 @@ def test_a_switch_that_dies_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
+    ("number", "status"),
+    [
+        (signal.SIGINT, 130),
+        pytest.param(signal.SIGTERM, 143, marks=pytest.mark.long),
+        (signal.SIGKILL, -9),
+    ],
 )
 def test_interrupted_demo_leaves_nothing_behind(tmp_path: Path, number: signal.Signals, status: int) -> None:
     with running_demo(tmp_path, "--workers", "2") as (process, children):
         assert len(children) >= 3
         process.send_signal(number)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=240)
         assert process.returncode == status
         assert "Traceback" not in errors
         check_gone(children)

@@ -51,7 +51,7 @@ def train_with_threads(settings: Settings) -> tuple[list[np.ndarray], list[list[
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(240)
     return flats, told
 
 

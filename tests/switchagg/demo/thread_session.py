@@ -15,7 +15,7 @@ class Hub:
     def __init__(self, ranks: int) -> None:
         self.ranks = ranks
         self.inputs: list[NDArray[Any]] = [np.empty(0)] * ranks
-        self.barrier = threading.Barrier(ranks, timeout=30)
+        self.barrier = threading.Barrier(ranks, timeout=200)
 
 
 class ThreadSession:

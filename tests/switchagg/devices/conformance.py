@@ -30,7 +30,7 @@ from tests.switchagg.devices.networks import MAC, far_socket, ip, near_mac, pair
 
 SWITCH = "10.0.0.254"
 SEQUENCES = 60
-_WAIT = 5.0
+_WAIT = 60.0
 
 
 def _cut(whole: bytes, mtu: int) -> list[bytes]:

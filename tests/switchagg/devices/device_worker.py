@@ -20,7 +20,7 @@ def main() -> None:
     affinity = os.sched_getaffinity(0)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        session = worker_lib.connect(timeout=40)
+        session = worker_lib.connect(timeout=200)
     with session:
         exact = True
         for turn in range(6):

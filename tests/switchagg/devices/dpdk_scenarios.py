@@ -43,7 +43,7 @@ def _run_ranks(
         ranks.append(subprocess.Popen(line, env=own, stdout=subprocess.PIPE, text=True))
     said = []
     for process in ranks:
-        out, _ = process.communicate(timeout=80)
+        out, _ = process.communicate(timeout=240)
         assert process.returncode == 0, out
         said.append(json.loads(out.splitlines()[-1]))
     return said
@@ -149,7 +149,7 @@ def pcap(seed: int, folder: Path) -> Any:
     switch = Switch(SWITCH, port, transport="dpdk", dpdk=settings)
     _job(switch)
     with switch:
-        end = time.monotonic() + 10
+        end = time.monotonic() + 60
         while switch.port_counters()["malformed"] < 1 and time.monotonic() < end:
             time.sleep(0.01)
         counters, details = switch.port_counters(), switch.transport_details
@@ -189,7 +189,7 @@ def devices(_seed: int, _folder: Path) -> Any:
     settings = DpdkSettings(f"{ALONE} --vdev=net_ring0 --vdev=net_null0")
     with Switch(SWITCH, transport="dpdk", dpdk=settings) as switch:
         ports = start(settings)
-        end = time.monotonic() + 10
+        end = time.monotonic() + 60
         while switch.port_counters()["malformed"] < 1000 and time.monotonic() < end:
             time.sleep(0.01)
         counters, details = switch.port_counters(), switch.transport_details

@@ -43,12 +43,12 @@ def why_no_xdp() -> str:
     return "" if done.returncode == 0 else f"no AF_XDP here: {done.stderr.strip().splitlines()[-1:]}"
 
 
-def alone(module: str, *arguments: str, timeout: float = 120, namespace: tuple[str, ...] = ALONE) -> Any:
+def alone(module: str, *arguments: str, timeout: float = 280, namespace: tuple[str, ...] = ALONE) -> Any:
     """Runs a module of the tests in namespaces of its own; the JSON of its last line."""
     return _last_line(["unshare", *namespace], module, arguments, timeout)
 
 
-def process(module: str, *arguments: str, timeout: float = 120) -> Any:
+def process(module: str, *arguments: str, timeout: float = 280) -> Any:
     """Runs a module of the tests in a process of its own; the JSON of its last line."""
     return _last_line([], module, arguments, timeout)
 
@@ -122,7 +122,7 @@ class Rack:
         return announced
 
     def run_workers(
-        self, url: str, transports: list[str], *, job: str, timeout: float = 60
+        self, url: str, transports: list[str], *, job: str, timeout: float = 240
     ) -> list[dict[str, Any]]:
         """Runs `device_worker` on the first hosts with these transports; what each of them says."""
         processes = []

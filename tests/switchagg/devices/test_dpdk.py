@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from switchagg.cli.main import main
 from switchagg.devices import dpdk
 from switchagg.devices.dpdk import LAYOUTS, DpdkSettings
 from switchagg.emulator.switch import Switch
 from switchagg.errors import NetworkError, UsageError
 from tests.seeds import seed_of_this_run
-from tests.switchagg.cli.processes import outcome
 from tests.switchagg.control.drivers.rack import REPOSITORY
 from tests.switchagg.devices.networks import alone, process, why_no_xdp
 from worker_lib.transport import bind
@@ -214,7 +214,12 @@ def test_settings_that_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("options", [("--transport", "dpdk"), ("--dpdk", "--no-huge"), ("--dpdk-poll",)])
-def test_options_that_do_not_go_together(options: tuple[str, ...]) -> None:
-    status, _, err = outcome("switch", "--port", "0", *(f"{each}" for each in options))
+def test_options_that_do_not_go_together(
+    options: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        status: object = main(["switch", "--port", "0", *options])
+    except SystemExit as end:
+        status = end.code
     assert status == 2
-    assert "--dpdk" in err
+    assert "--dpdk" in capsys.readouterr().err

@@ -41,7 +41,7 @@ def main(transport: str, seed: int) -> None:
     else:
         ip("address", "flush", "dev", "near")
     rng, far, near = np.random.default_rng(seed), far_socket(), near_mac()
-    far.settimeout(10)
+    far.settimeout(60)
     workers = tuple(WorkerEntry(bit, f"10.0.0.{1 + bit}", 7000 + bit, 100 + bit) for bit in range(16))
     entry = JobEntry(5, SLOTS, SLOTS, 16, 77, workers)
     exact = 0

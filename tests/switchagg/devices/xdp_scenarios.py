@@ -29,7 +29,7 @@ from worker_lib import _native
 
 SWITCH = "10.0.0.254"
 WORKER = "10.0.0.1"
-_WAIT = 5.0
+_WAIT = 60.0
 
 
 def jobs(seed: int) -> dict[str, Any]:
@@ -204,7 +204,7 @@ def _worker_transport(host: EmbeddedController) -> dict[str, Any]:
         warnings.simplefilter("always")
 
         def rank(number: int) -> None:
-            with worker_lib.connect(host.url, "refused", number, 2, transport="xdp", timeout=20) as session:
+            with worker_lib.connect(host.url, "refused", number, 2, transport="xdp", timeout=100) as session:
                 mine = np.full(1000, number + 1, np.int32)
                 session.allreduce(mine)
                 said["sums"].append(bool((mine == 3).all()))

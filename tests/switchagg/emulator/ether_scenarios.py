@@ -33,7 +33,7 @@ from switchagg.wire.header import Header, Op, decode, encode
 
 OWN: Final = SwitchAddress(0x0200000000FE, "10.0.0.254")
 HOSTS: Final = (1, 2, 3)
-_WAIT: Final = 5.0
+_WAIT: Final = 60.0
 _SILENCE: Final = 0.1
 _VNET_HDR: Final = 15  # PACKET_VNET_HDR
 
@@ -73,11 +73,11 @@ class Far:
     def send(self, data: bytes) -> None:
         self._socket.send(data)
 
-    def got(self, count: int) -> list[str]:
+    def got(self, count: int, wait: float = _WAIT) -> list[str]:
         """The next frames in hexadecimal, fewer where no more come; what comes beside them is there too."""
         found: list[str] = []
         while True:
-            self._socket.settimeout(_WAIT if len(found) < count else _SILENCE)
+            self._socket.settimeout(wait if len(found) < count else _SILENCE)
             try:
                 data = receive(self._socket)
             except TimeoutError:
@@ -216,9 +216,9 @@ def comings_and_goings() -> dict[str, Any]:
 
         def reaches(host: int) -> bool:
             far[1].send(_datagram(1, 2 if host == 2 else 9))
-            return len(far[host].got(1)) == 1
+            return len(far[host].got(1, 2.0)) == 1
 
-        seen: dict[str, Any] = {"before": reaches(2)}
+        seen: dict[str, Any] = {"before": _settled(lambda: reaches(2))}
         _ip("link", "set", "sw2", "down")
         seen["down"] = _settled(lambda: not state(2)["up"])
         seen["warnings"] = switch.warnings

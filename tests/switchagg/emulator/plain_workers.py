@@ -36,6 +36,8 @@ class PlainWorkers:
         self.sockets = [bound_socket(socket.SOCK_DGRAM, host, 0) for _ in range(count)]
         for each in self.sockets:
             each.settimeout(60.0)
+            # Packets that come while this process does not run must not be lost: nothing asks for them again.
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
         self.first_seq = first_seq
         self.entry = JobEntry(
             job=job,

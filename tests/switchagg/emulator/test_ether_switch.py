@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from switchagg.cli.main import main
 from switchagg.emulator.ether_switch import EtherSwitch
 from switchagg.errors import UsageError
 from switchagg.rules.slots import JobEntry, WorkerEntry
@@ -130,7 +131,7 @@ def _run(*arguments: str, prefix: tuple[str, ...] = ()) -> tuple[int, str]:
         text=True,
         check=False,
         cwd=REPOSITORY,
-        timeout=60,
+        timeout=240,
     )
     return run.returncode, run.stderr
 
@@ -148,11 +149,11 @@ def _run(*arguments: str, prefix: tuple[str, ...] = ()) -> tuple[int, str]:
         (["--address", "10.0.0.1"], "--address and --station are for --engine native with --interface"),
     ],
 )
-def test_the_command_names_what_is_wrong(arguments: list[str], problem: str) -> None:
-    status, said = _run(*arguments)
-    assert status == 2, said
-    assert problem in said
-    assert "Traceback" not in said
+def test_the_command_names_what_is_wrong(
+    arguments: list[str], problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["switch", "--engine", "native", *arguments]) == 2
+    assert problem in capsys.readouterr().err
 
 
 @pytest.mark.skipif(shutil.which("unshare") is None, reason="no unshare here")

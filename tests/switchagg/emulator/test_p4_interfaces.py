@@ -74,7 +74,7 @@ a.send(bytes.fromhex("020000000004 020000000001 88b5".replace(" ", "")) + bytes(
 a.send(sent[0])
 received += [b.recv(2000) for _ in range(copies)]
 switch.terminate()
-stopped = json.loads(switch.communicate(timeout=60)[0])
+stopped = json.loads(switch.communicate(timeout=240)[0])
 expected = [each[:12] + b"\\x88\\xb6" + each[14:] for each in [*sent, sent[0]] for _ in range(copies)]
 same = received == expected
 print(json.dumps({"same": same, "ready": ready, "stopped": stopped, "exit": switch.returncode}))
@@ -129,7 +129,7 @@ def test_frames_go_from_interface_to_interface(files: tuple[str, str], faults: l
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=240,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     assert run.returncode == 0, run.stderr
@@ -155,7 +155,7 @@ def test_frames_of_another_thread_are_held_back() -> None:
     subprocess.run(
         ["unshare", "-rn", sys.executable, "-c", SENDER],
         check=True,
-        timeout=60,
+        timeout=240,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
 

@@ -115,10 +115,10 @@ def test_what_is_not_admitted_is_counted_and_not_answered(switch: Switch) -> Non
         eventually(lambda: switch.port_counters()["packets_in"] == 9)
         assert workers.pending(0) == stranger.pending(0) == 0
         stranger.close()
-    counters = switch.counters()
     dropped = ("source", "token", "stale", "length", "op", "truncated", "version")
-    assert [counters[reason] for reason in dropped] == [1, 1, 1, 1, 2, 2, 1]
-    assert counters["accepted"] == 0
+    # Packets that one thread hands to another are counted a little later than they came in.
+    eventually(lambda: [switch.counters()[reason] for reason in dropped] == [1, 1, 1, 1, 2, 2, 1])
+    assert switch.counters()["accepted"] == 0
     assert switch.port_counters()["packets_out"] == 0
 
 
@@ -187,7 +187,6 @@ def test_trains_of_packets(rng: np.random.Generator) -> None:
     with Switch() as switch, PlainWorkers(1, words=words, slots=slots).join(switch) as workers:
         if not (switch.gso and switch.gro):
             pytest.skip("this kernel has no UDP_SEGMENT or no UDP_GRO")
-        workers.sockets[0].setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
         for start in range(0, 4 * slots, 32):
             block = rng.integers(0, 2**32, (32, words), dtype=np.uint32)
             workers.send_train(0, [workers.packet(0, start + i, block[i]) for i in range(32)])
@@ -342,12 +341,12 @@ def test_a_closed_switch_leaves_no_descriptor_or_thread() -> None:
     with Switch():
         pass
     process = psutil.Process()
-    before = process.num_fds(), process.num_threads()
+    fds, threads = process.num_fds(), process.num_threads()
     for _ in range(20):
         with Switch():
             pass
-    # A thread that was joined is still counted for a moment.
-    eventually(lambda: (process.num_fds(), process.num_threads()) == before, 10)
+    # A thread that was joined is still counted for a moment, now and above.
+    eventually(lambda: process.num_fds() <= fds and process.num_threads() <= threads)
 
 
 def test_start_happens_once() -> None:
@@ -414,7 +413,7 @@ def run_python(program: str) -> str:
         [sys.executable, "-c", textwrap.dedent(program)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -20,6 +20,7 @@ import numpy as np
 import psutil  # type: ignore[import-untyped]
 import pytest
 
+from switchagg.cli.main import main
 from switchagg.cli.static_jobs import load_jobs
 from switchagg.errors import UsageError
 from tests.switchagg.emulator.plain_workers import PlainWorkers, reduce_rounds
@@ -74,7 +75,7 @@ def test_serves_until_a_signal(stop: signal.Signals, tmp_path: Path) -> None:
             reduce_rounds(workers, 20, np.random.default_rng(seed))
             assert psutil.Process(process.pid).children(recursive=True) == []
             process.send_signal(stop)
-            output, errors = process.communicate(timeout=60)
+            output, errors = process.communicate(timeout=240)
         assert process.returncode == 0
         assert errors == ""
         stopped = json.loads(output)
@@ -97,7 +98,7 @@ def test_stops_under_a_flood(tmp_path: Path) -> None:
                 if sent == 1000:
                     process.send_signal(signal.SIGTERM)
                 workers.send_bytes(0, packet)
-            assert process.wait(timeout=60) == 0
+            assert process.wait(timeout=240) == 0
 
 
 def test_speaks_to_people(tmp_path: Path) -> None:
@@ -111,7 +112,7 @@ def test_speaks_to_people(tmp_path: Path) -> None:
             assert "loss=0.5" in process.stdout.readline()
             assert process.stdout.readline().startswith("in 0 packets")
             process.send_signal(signal.SIGTERM)
-            output, _ = process.communicate(timeout=60)
+            output, _ = process.communicate(timeout=240)
     assert process.returncode == 0
     assert "switch stopped" in output
     assert "inits 8" in output
@@ -128,7 +129,7 @@ def test_threads(tmp_path: Path) -> None:
         workers.at((ready[1], int(ready[2])))
         reduce_rounds(workers, 600, np.random.default_rng(3))
         process.send_signal(signal.SIGTERM)
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=240)
     assert process.returncode == 0
     assert "results 600" in output
 
@@ -138,7 +139,7 @@ def test_more_signals_do_not_cut_the_stop_short() -> None:
         event(process)
         process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGTERM)
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=240)
     assert json.loads(output)["event"] == "stopped"
 
 
@@ -153,7 +154,7 @@ def test_reader_gone() -> None:
             raise AssertionError("a closed pipe ended it")
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=60) == 0
+        assert process.wait(timeout=240) == 0
 
 
 @pytest.mark.parametrize(
@@ -173,13 +174,15 @@ def test_reader_gone() -> None:
         (["--threads", "2", "--interface", "1=lo"], "--threads is for --engine native on a UDP port"),
     ],
 )
-def test_values_that_cannot_work(arguments: list[str], message: str) -> None:
-    done = subprocess.run(
-        [*COMMAND, "--port", "0", *arguments], capture_output=True, text=True, timeout=30, check=False
-    )
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
+def test_values_that_cannot_work(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        status: object = main(["switch", "--port", "0", *arguments])
+    except SystemExit as end:
+        status = end.code
+    assert status == 2
+    assert message in capsys.readouterr().err
 
 
 def test_port_in_use() -> None:
@@ -187,7 +190,7 @@ def test_port_in_use() -> None:
         taken.bind(("127.0.0.1", 0))
         port = str(taken.getsockname()[1])
         done = subprocess.run(
-            [*COMMAND, "--port", port], capture_output=True, text=True, timeout=30, check=False
+            [*COMMAND, "--port", port], capture_output=True, text=True, timeout=240, check=False
         )
     assert done.returncode == 1
     assert f"UDP port {port} of 127.0.0.1 is in use" in done.stderr

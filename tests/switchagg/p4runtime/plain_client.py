@@ -61,7 +61,7 @@ class PlainClient:
     def close(self) -> None:
         """Ends the stream and the channel."""
         self.requests.put(None)
-        self.receiver.join(timeout=2)
+        self.receiver.join(timeout=60)  # until the server has forgotten it, its election id is taken
         self._stream.cancel()
         self.channel.close()
 
@@ -73,7 +73,7 @@ class PlainClient:
         request.arbitration.election_id.high, request.arbitration.election_id.low = high, low
         self.requests.put(request)
 
-    def drained(self, kind: str, timeout: float = 10) -> Any:
+    def drained(self, kind: str, timeout: float = 60) -> Any:
         """Returns the next message of this kind from the stream."""
         try:
             return self._answers[kind].get(timeout=timeout)
@@ -86,7 +86,7 @@ class PlainClient:
 
     def version(self) -> str:
         """Returns the version of P4Runtime that the server has."""
-        answer = self.stub.Capabilities(p4runtime_pb2.CapabilitiesRequest(), timeout=10)
+        answer = self.stub.Capabilities(p4runtime_pb2.CapabilitiesRequest(), timeout=60)
         return str(answer.p4runtime_api_version)
 
     def p4info(self) -> Any:

@@ -45,7 +45,7 @@ def has_namespaces() -> bool:
     return probe.returncode == 0
 
 
-def in_namespace(module: str, *arguments: str, timeout: float = 100) -> Any:
+def in_namespace(module: str, *arguments: str, timeout: float = 280) -> Any:
     """Runs a module of the tests in a namespace of its own; the JSON of its last line."""
     run = subprocess.run(
         ["unshare", *ALONE, sys.executable, "-m", module, *arguments],
@@ -152,7 +152,7 @@ class Rack:
                 command += ["--program", str(self._program), "-D", f"AGG_WORDS={self.words}"]
         self._switch = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         host, port = self.server.split(":")
-        end = time.monotonic() + 30
+        end = time.monotonic() + 120
         while True:
             with contextlib.suppress(OSError), socket.create_connection((host, int(port)), 1):
                 return
@@ -196,6 +196,7 @@ class Rack:
                 "SWITCHAGG_CONTROLLER": url,
                 "WORKER_ADDRESS": host.address,
                 "OPENBLAS_NUM_THREADS": "1",
+                "SWITCHAGG_DEADLINE": "60",  # for which a job waits for its switch
             }
             pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "env": environment}
             processes.append(host.start(sys.executable, "-c", script, *arguments, **pipes))

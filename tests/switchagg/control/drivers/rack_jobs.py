@@ -34,7 +34,7 @@ def say(**said):
 
 stop = threading.Event()
 threading.Thread(target=lambda: (sys.stdin.readline(), stop.set()), daemon=True).start()
-session = worker_lib.connect(address=os.environ["WORKER_ADDRESS"], job=sys.argv[1], timeout=30, slots=16)
+session = worker_lib.connect(address=os.environ["WORKER_ADDRESS"], job=sys.argv[1], timeout=120, slots=16)
 turn = 0
 try:
     while True:

@@ -42,7 +42,7 @@ class Forest:
 
         def rank(r: int) -> Any:
             address = f"127.1.{1 + r % 2}.{1 + r}"
-            given = {"slots": 16, "timeout": 30.0, **settings}
+            given = {"slots": 16, "timeout": 120.0, **settings}
             with worker_lib.connect(self.server.url, "j", r, RANKS, address=address, **given) as session:
                 return function(session)
 
@@ -119,7 +119,7 @@ def test_a_root_that_restarts(forest: Forest) -> None:
             assert (session.allreduce(DATA[session.rank].copy()) == DATA.sum(0)).all()
         return session.stats()["collectives"]
 
-    for outcome in forest.run(work, transport="udp"):
+    for outcome in forest.run(work, transport="udp", deadline=60):
         assert outcome.get() >= 500
     kinds = [each["kind"] for each in forest.server.controller.queries.events(OPEN, job="j")]
     assert (kinds.count("moving"), kinds.count("moved")) == (1, 1)

@@ -232,7 +232,7 @@ def test_a_root_that_restarts_ends_a_job_that_a_member_has_left_by_name() -> Non
         gone = it.workers.pop()
         it.controller.leave(OPEN, "j", 2, gone.place["token"])
         it.switches["root"].restart()
-        eventually(lambda: it.workers[0].line.events[-1]["event"] == "switch")
+        eventually(lambda: all(each.line.events[-1]["event"] == "switch" for each in it.workers))
         said = "switch 'root' restarted, and what its slots held is lost"
         assert {each.line.events[-1]["why"] for each in it.workers} == {said}
         eventually(lambda: _left(it) == 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -41,6 +42,8 @@ class Site:
 
     `wiring` has the controller's options for each switch, by its name.
     """
+
+    timeout = 20  # seconds for a call to a switch
 
     def __init__(
         self, folder: Path, wiring: Mapping[str, str] = MappingProxyType({"a": "", "b": ""})
@@ -87,7 +90,9 @@ class Site:
             for name, (server, _) in self._ports.items()
             for word in (
                 "--switch",
-                f"{name}=p4runtime://127.0.0.1:{server}?timeout=2&{self._wiring[name]}".rstrip("&"),
+                f"{name}=p4runtime://127.0.0.1:{server}?timeout={self.timeout}&{self._wiring[name]}".rstrip(
+                    "&"
+                ),
             )
         ]
         listen = ["--listen", f"127.0.0.1:{self.port}", "--state", str(self._state), "--log-level", "warning"]
@@ -185,7 +190,7 @@ def test_the_controller_is_killed_and_comes_back(site: Site) -> None:
         for each in talks:
             each.until(each.said[-1]["turn"] + 200)
 
-    said = _work(site, "j", 3, act)
+    said = _work(site, "j", 3, act, SWITCHAGG_DEADLINE="60")
     for each in said:
         assert "error" not in each[-1], each[-1]
         assert all(turn["exact"] for turn in each)
@@ -213,14 +218,22 @@ def test_a_switch_is_killed_and_its_job_goes_on_at_the_other(site: Site) -> None
         site.start_switch(seen["switch"])
         until(lambda: all(each["state"] == "up" for each in site.get("/v1/switches")))
 
-    for each in _work(site, "j", 3, act):
+    for each in _work(site, "j", 3, act, SWITCHAGG_DEADLINE="60"):
         assert "error" not in each[-1], each[-1]
         assert all(turn["exact"] for turn in each)
     until(lambda: not any(each["ranges"] for each in site.get("/v1/switches")))
 
 
-def test_a_job_waits_for_a_switch_that_does_not_answer(site: Site) -> None:
+def test_a_job_waits_for_a_switch_that_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The other one stands still for longer than the controller waits for an answer, then takes the job."""
+    monkeypatch.setattr(Site, "timeout", 3)
+    with contextlib.closing(Site(tmp_path / "state")) as site:
+        _waits_for_a_switch(site)
+
+
+def _waits_for_a_switch(site: Site) -> None:
 
     def said() -> str:
         return "\n".join(each["text"] for each in site.get("/v1/events?limit=200"))

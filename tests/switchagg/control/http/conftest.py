@@ -19,8 +19,9 @@ def chromium() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def page(chromium: Browser) -> Page:
+def page(chromium: Browser) -> Iterator[Page]:
     """A tab with storage of its own."""
     tab = chromium.page()
     tab.resize(1440, 900)
-    return tab
+    yield tab
+    tab.close()

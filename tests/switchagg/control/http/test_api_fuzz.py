@@ -76,4 +76,4 @@ def test_every_call(case: Any, place: ServedController) -> None:
     if case.operation.path.endswith("/members"):
         case.body = hurried(case.body)
     # A schema cannot tell the room of a switch. And 1.0 is an integer to JSON Schema, not to us.
-    case.call_and_validate(base_url=place.url, excluded_checks=[positive_data_acceptance], timeout=20)
+    case.call_and_validate(base_url=place.url, excluded_checks=[positive_data_acceptance], timeout=120)

@@ -57,7 +57,7 @@ def test_the_page_fits_its_own_policy() -> None:
 def test_head_is_answered_as_get_without_a_body(path: str) -> None:
     with EmbeddedController() as controller:
         url = urlsplit(controller.url)
-        connection = http.client.HTTPConnection(url.hostname or "", url.port or 0, timeout=10)
+        connection = http.client.HTTPConnection(url.hostname or "", url.port or 0, timeout=120)
         answers = []
         for method in ("GET", "HEAD"):
             connection.request(method, path)

@@ -32,7 +32,10 @@ def members(url: str, job: str, count: int) -> list[Membership]:
     with ThreadPoolExecutor(count) as pool:
         return list(
             pool.map(
-                lambda rank: join(url, job, rank, count, "127.0.0.1", 43200 + rank, timeout=20), range(count)
+                lambda rank: join(
+                    url, job, rank, count, "127.0.0.1", 43200 + rank, timeout=100, deadline=600
+                ),
+                range(count),
             )
         )
 
@@ -126,7 +129,7 @@ def test_evict_and_drain(page: Page, controller: EmbeddedController) -> None:
     page.wait("document.querySelector('tr.job .badge').innerText === 'failed'")
     page.wait("document.querySelector('.detail .why').innerText === 'evicted by default'")
     page.wait("document.querySelectorAll('.slot-range').length === 0")
-    event = rank.next_event(20)
+    event = rank.next_event(120)
     assert event is not None
     assert event["event"] == "evicted"
     rank.close_descriptors()
@@ -172,7 +175,7 @@ def test_the_commands_see_what_the_page_sees(
         said("evict", "train", "--tenant", "nobody", status=1) == "switchagg evict: there is no job 'train'\n"
     )
     for rank in ranks:
-        event = rank.next_event(20)
+        event = rank.next_event(120)
         assert event is not None
         assert (event["event"], "evicted by default" in event["why"]) == ("evicted", True)
 
@@ -231,7 +234,7 @@ def test_the_timeline_of_a_job_that_loses_a_rank_and_moves(page: Page, chromium:
 
         def other(number: int) -> None:
             with worker_lib.connect(server.url, "train", number, 2, credential=tokens["bob"]):
-                told.wait(120)
+                told.wait(280)
 
         running = [pool.submit(rank, number) for number in range(3)]
         running += [pool.submit(other, number) for number in range(2)]
@@ -268,6 +271,8 @@ def test_the_timeline_of_a_job_that_loses_a_rank_and_moves(page: Page, chromium:
             assert "rank 1" not in stranger.evaluate("document.body.textContent")
             for tab in (page, again, stranger):  # of each there is the answer that asked for a token
                 assert [said for said in tab.errors if "401 (Unauthorized)" not in said] == []
+            again.close()
+            stranger.close()
         finally:
             gone.set()
             told.set()

@@ -114,7 +114,7 @@ def test_a_stream_from_many_threads() -> None:
             thread.start()
         got = []
         for _ in range(200):
-            event = await asyncio.wait_for(stream.next(), 20)
+            event = await asyncio.wait_for(stream.next(), 120)
             assert event is not None
             got.append(event["n"])
         for thread in threads:

@@ -66,7 +66,7 @@ def test_workers_and_people(papers: Papers, monkeypatch: pytest.MonkeyPatch) -> 
         assert place.url.startswith("https://127.0.0.1:")
 
         def one(rank: int) -> Membership:
-            return join(place.url, "a", rank, 2, "127.0.0.1", 42000 + rank, timeout=20)
+            return join(place.url, "a", rank, 2, "127.0.0.1", 42000 + rank, timeout=100, deadline=600)
 
         with ThreadPoolExecutor(2) as pool:
             zero, one_ = pool.map(one, range(2))

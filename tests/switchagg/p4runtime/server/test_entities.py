@@ -39,11 +39,11 @@ class Bench(NamedTuple):
     names: Names
 
     def send(
-        self, to: int = B, sender: int = A, kind: int = 0x1234, port: int = 1
+        self, to: int = B, sender: int = A, kind: int = 0x1234, port: int = 1, now: float | None = None
     ) -> list[tuple[int, bytes]]:
-        """A packet's way through the switch."""
+        """A packet's way through the switch, at a moment or now."""
         frame = to.to_bytes(6, "big") + sender.to_bytes(6, "big") + kind.to_bytes(2, "big") + bytes(50)
-        return self.device.process(port, frame, self.device.now())
+        return self.device.process(port, frame, self.device.now() if now is None else now)
 
 
 @pytest.fixture(scope="module")
@@ -378,8 +378,9 @@ def test_meters_mark_packets(bench: Bench) -> None:
     )
     (found,) = read(bench.client, meter_entry=asked)
     assert found.config == p4runtime_pb2.MeterConfig(**config)
-    # Two packets' burst; the third is red, and the program drops it.
-    assert [len(bench.send()) for _ in range(3)] == [1, 1, 0]
+    # Two packets' burst; the third of a moment is red, and the program drops it.
+    now = bench.device.now()
+    assert [len(bench.send(now=now)) for _ in range(3)] == [1, 1, 0]
     bench.client.write(update(MODIFY, meter_entry=asked))
     assert not read(bench.client, meter_entry=asked)[0].HasField("config")
     assert len(bench.send()) == 1

@@ -25,7 +25,7 @@ def drive(address: str, steps: Callable[[finsy.Switch], Awaitable[None]], **opti
 
     async def run() -> None:
         chosen = finsy.SwitchOptions(device_id=0, **options)
-        async with asyncio.timeout(60), finsy.Switch("sw1", address, chosen) as switch:
+        async with asyncio.timeout(240), finsy.Switch("sw1", address, chosen) as switch:
             await steps(switch)
 
     asyncio.run(run())

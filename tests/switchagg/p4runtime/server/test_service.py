@@ -69,7 +69,7 @@ def _stream(server: P4RuntimeServer, *requests: Any) -> tuple[list[Any], grpc.St
         for each in requests:
             waiting.put(each)
         stub = p4runtime_pb2_grpc.P4RuntimeStub(channel)
-        stream = stub.StreamChannel(iter(waiting.get, None), timeout=10)
+        stream = stub.StreamChannel(iter(waiting.get, None), timeout=60)
         answers = []
         with contextlib.suppress(grpc.RpcError):
             answers.extend(stream)

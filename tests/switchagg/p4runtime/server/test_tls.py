@@ -59,7 +59,7 @@ def _refused(address: str, credentials: Any) -> None:
         response_deserializer=p4runtime_pb2.CapabilitiesResponse.FromString,
     )
     with channel, pytest.raises(grpc.RpcError) as caught:
-        call(p4runtime_pb2.CapabilitiesRequest(), timeout=10)
+        call(p4runtime_pb2.CapabilitiesRequest(), timeout=60)
     assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
 
 
@@ -77,7 +77,7 @@ def test_a_command_with_tls_and_clients_certificates(files: Path) -> None:
         _refused(address, None)
     finally:
         switch.send_signal(signal.SIGTERM)
-        switch.communicate(timeout=60)
+        switch.communicate(timeout=240)
     assert switch.returncode == 0
 
 

@@ -143,7 +143,7 @@ def _check(python: Path, server: str, engine: str) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=240,
     )
     assert run.returncode == 0, run.stdout + run.stderr
     seen = json.loads(run.stdout.splitlines()[-1])
