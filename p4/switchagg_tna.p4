@@ -81,6 +81,7 @@ parser SwitchIngressParser(packet_in packet, out headers_t hdr, out metadata_t m
         meta.standing = 0;
         meta.crossed_off = 0;
         meta.duplicate = 0;
+        meta.brought = 0;
         meta.filled = 0;
         meta.audience = 0;
         meta.words = 0;

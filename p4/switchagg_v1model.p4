@@ -67,7 +67,7 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
 
     register<bit<32>>(AGG_SLOTS) seq;
     register<bit<32>>(AGG_SLOTS) missing;       /* the bits of workers whose packet has not come */
-    register<bit<8>>(AGG_SLOTS) filled;
+    register<bit<8>>(AGG_SLOTS) filled;         /* flags of the round's packets: words, CE, ECT */
 
     bit<32> slot;
     bit<32> round;
@@ -93,12 +93,13 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
     action begin_round() {
         seq.write(slot, hdr.agg.seq);
         missing.write(slot, meta.others);
-        filled.write(slot, (bit<8>)meta.form[0:0]);
+        filled.write(slot, meta.brought);
+        meta.filled = 0;
     }
 
     action join_round() {
         missing.write(slot, absent & ~meta.worker);
-        filled.write(slot, meta.filled | (bit<8>)meta.form[0:0]);
+        filled.write(slot, meta.filled | meta.brought);
     }
 
     apply {
@@ -174,7 +175,7 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
                     } else {
                         join_round();
                         if (meta.form == FORM_WORDS) {
-                            if (meta.filled == 0) {
+                            if (meta.filled[0:0] == 0) {
                                 step = STEP_STORE;
                             } else if (hdr.agg.op == OP_SUM) {
                                 step = STEP_SUM;

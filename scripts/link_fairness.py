@@ -1,12 +1,15 @@
 """Jobs at once, and TCP flows, over one link that is the bottleneck: shares, and Jain's fairness index.
 
     sudo python -m scripts.link_fairness --jobs 2,4,8 --tcp 0,2 [--congestion dedicated,shared] [--workers 2]
-                                         [--rate 100] [--queue 10] [--seconds 15]
+                                         [--rate 100] [--queue 10] [--mark none,3] [--seconds 15]
 
     workers, TCP senders  (a network namespace)  --veth, rate-limited each way-->  switch, TCP receivers
+    or with --mark                               --veth-->  bridge  --veth-->
 
 Every job adds tensors for the same time; every sum is checked. A token bucket (tbf) at both ends limits the
-link to --rate Mbit/s with a queue of --queue ms, which drops at its end. The first third of the time does not
+link to --rate Mbit/s with a queue of --queue ms, which drops at its end. With --mark the link's ends are a
+bridge's, `switchagg switch --rate` in a namespace of its own. Its queues are as long; with a number they mark
+packets (ECN) that find so many ms in them. TCP flows ask for ECN too. The first third of the time does not
 count. A job's amount is what one rank sent for collectives that are done, times its ranks; a flow's is what
 arrived. Jain's index is (sum x)^2 / (n sum x^2): 1 where all get the same, 1/n where one gets everything.
 Exits with 1 if a sum is wrong.
@@ -46,6 +49,7 @@ def main() -> int:
     parser.add_argument("--slots", type=int, default=512)
     parser.add_argument("--rate", type=float, default=100, help="Mbit/s each way")
     parser.add_argument("--queue", type=float, default=10, help="milliseconds")
+    parser.add_argument("--mark", help="milliseconds in the queue of a bridge, or none; a list")
     parser.add_argument("--seconds", type=float, default=15)
     parser.add_argument("--congestion", default="dedicated,shared", help="of the jobs, a list")
     parser.add_argument("--tcp-congestion", default="cubic", help="TCP's congestion control")
@@ -54,15 +58,18 @@ def main() -> int:
     if args.side is not None:
         return {"switch": _switch_side, "workers": _workers_side}[args.side](args)
     status = 0
+    marks = [""] if args.mark is None else args.mark.split(",")
     for jobs in map(int, args.jobs.split(",")):
         for flows in map(int, args.tcp.split(",")):
             for congestion in args.congestion.split(","):
-                status |= _run(args, jobs, flows, checked_congestion(congestion))
+                for mark in marks:
+                    status |= _run(args, jobs, flows, checked_congestion(congestion), mark)
     return status
 
 
-def _run(args: argparse.Namespace, jobs: int, flows: int, congestion: str) -> int:
-    with _link(args.rate, args.queue) as (near, far), ExitStack() as stack:
+def _run(args: argparse.Namespace, jobs: int, flows: int, congestion: str, mark: str) -> int:
+    link = _bridge(args.rate, args.queue, mark) if mark else _link(args.rate, args.queue)
+    with link as (near, far), ExitStack() as stack:
         far_end = _side(stack, args, far, "switch")
         assert far_end.stdout is not None
         there = json.loads(far_end.stdout.readline())
@@ -83,12 +90,14 @@ def _run(args: argparse.Namespace, jobs: int, flows: int, congestion: str) -> in
     seconds = said["seconds"]
     of_jobs = [8e-6 * each / seconds for each in said["jobs"]]
     of_flows = [8e-6 * each / seconds for each in arrived]
-    text = f"{congestion}, {jobs} jobs: {_list(of_jobs)} Mbit/s, Jain's index {jain(of_jobs):.3f}"
+    marked = f", mark {mark}" if mark else ""
+    text = f"{congestion}{marked}, {jobs} jobs: {_list(of_jobs)} Mbit/s, Jain's index {jain(of_jobs):.3f}"
     if flows:
         text += f"; {flows} flows: {_list(of_flows)} Mbit/s, index of all {jain(of_jobs + of_flows):.3f}"
     print(
         f"{text}; link {sum(of_jobs) + sum(of_flows):.0f} of {args.rate:.0f}; "
-        f"sent again {100 * said['again']:.1f} % of packets; {said['wrong']} wrong sums",
+        f"sent again {100 * said['again']:.1f} % of packets; {100 * said['marked']:.1f} % of RESULTs marked; "
+        f"{said['wrong']} wrong sums",
         flush=True,
     )
     return 1 if said["wrong"] else 0
@@ -111,6 +120,31 @@ def _link(rate: float, queue: float) -> Iterator[tuple[int, int]]:
             in_namespace(pid, "ip", "link", "set", name, "up")
             limit = f"root tbf rate {rate}mbit burst 70k latency {queue}ms"
             in_namespace(pid, "tc", "qdisc", "add", "dev", name, *limit.split())
+        yield pids[0], pids[1]
+
+
+@contextmanager
+def _bridge(rate: float, queue: float, mark: str) -> Iterator[tuple[int, int]]:
+    """Two namespaces on a bridge whose ports have a limit; the processes that hold them."""
+    with ExitStack() as stack:
+        pids = [namespace(stack) for _ in range(3)]
+        for number, (pid, address) in enumerate(zip(pids, (WORKERS_AT, SWITCH_AT), strict=False)):
+            line = f"link add fair{number} type veth peer name port{number} netns {pids[2]}"
+            in_namespace(pid, "ip", *line.split())
+            in_namespace(pid, "ip", "address", "add", f"{address}/24", "dev", f"fair{number}")
+            in_namespace(pid, "ip", "link", "set", f"fair{number}", "up")
+            in_namespace(pids[2], "ip", "link", "set", f"port{number}", "up")
+            if mark != "none":
+                in_namespace(pid, "sysctl", "-qw", "net.ipv4.tcp_ecn=1")
+        bits, each = f"{rate}Mbit", rate * 1e6 / 8e3  # bytes of a millisecond
+        options = ["--rate", bits, "--queue", str(round(queue * each))]
+        options += [] if mark == "none" else ["--mark", str(round(float(mark) * each))]
+        options += [word for number in range(2) for word in ("--interface", f"{number}=port{number}")]
+        command = ["nsenter", "-t", str(pids[2]), "-n", sys.executable, "-m", "switchagg.cli.main", "switch"]
+        bridge = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True)
+        stack.callback(end_process, bridge)
+        assert bridge.stdout is not None
+        bridge.stdout.readline()
         yield pids[0], pids[1]
 
 
@@ -195,7 +229,7 @@ def _workers_side(args: argparse.Namespace) -> int:
         ready.wait()
         return end[0] - args.seconds * 2 / 3
 
-    def rank(number: int) -> tuple[float, int, int, int]:
+    def rank(number: int) -> tuple[float, int, int, int, int, int]:
         job, own = divmod(number, args.workers)
         x = np.empty(ELEMENTS, np.int32)
         expected = args.workers * (args.workers + 1) // 2
@@ -214,7 +248,8 @@ def _workers_side(args: argparse.Namespace) -> int:
                 wrong += int((x[:-1] != expected).sum())
                 counted += x.nbytes if begun <= time.monotonic() < end[0] else 0
             stats = session.stats()
-        return counted, wrong, stats["packets_sent"], stats["retransmissions"]
+        sent, again = stats["packets_sent"], stats["retransmissions"]
+        return counted, wrong, sent, again, stats["results_marked"], sent - again
 
     def flow() -> None:
         with socket.socket() as sender:
@@ -233,13 +268,14 @@ def _workers_side(args: argparse.Namespace) -> int:
         sum(counted for counted, *_ in found[job * args.workers : (job + 1) * args.workers])
         for job in range(jobs)
     ]
-    sent, again = sum(each[2] for each in found), sum(each[3] for each in found)
+    sent, again, marked, results = (sum(each[k] for each in found) for k in range(2, 6))
     print(
         json.dumps(
             {
                 "seconds": args.seconds * 2 / 3,
                 "jobs": amounts,
                 "again": again / max(sent, 1),
+                "marked": marked / max(results, 1),
                 "wrong": sum(each[1] for each in found),
             }
         ),

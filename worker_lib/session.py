@@ -610,6 +610,7 @@ class Session:
         Returns:
             ``packets_sent``, ``packets_received``, ``packets_data``, ``packets_skip``; ``bytes_sent`` and
             ``bytes_received`` (UDP payload); ``retransmissions``; ``results_damaged`` (of checked sums);
+            ``results_marked`` (by queues on the way, with ECN);
             ``rtt_seconds`` (smoothed) and ``rto_seconds`` (the retransmission timer); ``blocks_total``,
             ``blocks_union`` (non-zero at any rank) and ``blocks_skipped``; ``collectives``; ``elements`` of
             their tensors, of these ``exact_elements`` and ``bounded_elements`` (see `allreduce`; others were
@@ -626,7 +627,7 @@ class Session:
         names = (
             "collectives", "packets_sent", "packets_received", "packets_data", "packets_skip",
             "bytes_sent", "bytes_received", "retransmissions", "results_ignored", "results_damaged",
-            "send_calls", "receive_calls", "refused", "blocks_total", "blocks_union",
+            "results_marked", "send_calls", "receive_calls", "refused", "blocks_total", "blocks_union",
             "elements", "exact_elements", "bounded_elements", "refined_elements",
         )  # fmt: skip
         out: dict[str, Any] = {name: raw.get(name, 0) for name in names}

@@ -47,6 +47,33 @@ control Admission(inout headers_t hdr, inout metadata_t meta, in port_t ingress_
         CONST_SIZE(1)
     }
 
+    /* CE in the IP header (RFC 3168) stays in the flags, and in the slot's. */
+    action take_up() {
+        meta.brought = hdr.agg.flags & (ECN_FLAGS | 1);
+    }
+
+    action take_up_ce(bit<8> brought) {
+        meta.brought = brought;
+        hdr.agg.flags = hdr.agg.flags | ECN_FLAGS;
+    }
+
+    table ecn {
+        key = {
+            hdr.ipv4.service: ternary;
+            hdr.agg.flags: ternary;
+        }
+        actions = {
+            take_up;
+            take_up_ce;
+        }
+        const default_action = take_up();
+        const entries = {
+            (3 &&& 3, 0 &&& 1): take_up_ce(ECN_FLAGS);
+            (3 &&& 3, 1 &&& 1): take_up_ce(ECN_FLAGS | 1);
+        }
+        CONST_SIZE(2)
+    }
+
     DIRECT_COUNTER(admission_packets)
     DIRECT_COUNTER(delivery_packets)
 
@@ -180,6 +207,7 @@ control Admission(inout headers_t hdr, inout metadata_t meta, in port_t ingress_
 
     apply {
         direction.apply();
+        ecn.apply();
         if (meta.form != FORM_TRUNCATED && hdr.agg.op == OP_RESULT) {
             deliveries.apply();
         } else {

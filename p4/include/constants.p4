@@ -59,6 +59,8 @@ const bit<4> OP_SUM = 0;
 const bit<4> OP_OR = 1;
 const bit<4> OP_RESULT = 2;                 /* 3, INIT, and the version are in the entries of admission */
 
+#define ECN_FLAGS 0x18                      /* CE and ECT in the protocol's flags */
+
 /* Lengths of a UDP datagram and of its IPv4 packet, without and with words. */
 #define UDP_BYTES_BARE 24
 #define UDP_BYTES_FULL (24 + 4 * AGG_WORDS)

@@ -142,7 +142,7 @@ header udp_h {
 header switchagg_h {
     bit<4> version;
     bit<4> op;
-    bit<8> flags;           /* bit 0: words follow; bit 1: sent before; bit 2: one worker alone gets the words */
+    bit<8> flags;           /* bit 0: words follow; 1: sent before; 2: one worker alone gets the words; 3, 4: CE, ECT */
     bit<16> job;
     bit<32> token;
     bit<32> seq;

@@ -20,6 +20,7 @@ struct metadata_t {
     bit<1> leaf;            /* this switch adds for a parent */
     bit<13> tally;          /* index of the job's outcome counters; the outcome is in its last five bits */
     bit<13> worker_tally;   /* index of this worker's counters */
+    bit<8> brought;         /* flags that the slot gathers: words, CE, ECT */
 
     /* From the slot rules. */
     bit<16> skew;           /* slot xor seq */
@@ -28,7 +29,7 @@ struct metadata_t {
     standing_t standing;
     bit<32> crossed_off;    /* this worker's bit if it was missing, else 0 */
     bit<1> duplicate;       /* it was not missing */
-    bit<8> filled;          /* the slot had words before this packet */
+    bit<8> filled;          /* of this round before this packet: bit 0, words; bits 3 and 4, CE and ECT */
     audience_t audience;
     source_t words;
 }

@@ -26,14 +26,14 @@ control Rewrite(inout headers_t hdr, in bit<16> receiver) {
     action to_worker(mac_t mac, ip_t ip, bit<16> udp_port, bit<32> token, bit<16> offset) {
         address(mac, ip, udp_port);
         hdr.agg.op = OP_RESULT;
-        hdr.agg.flags = 0;
+        hdr.agg.flags = hdr.agg.flags & ECN_FLAGS;
         hdr.agg.token = token;
         hdr.agg.slot = hdr.agg.slot + offset;
     }
 
     action to_parent(mac_t mac, ip_t ip, bit<16> udp_port, bit<32> token, bit<16> offset) {
         address(mac, ip, udp_port);
-        hdr.agg.flags = hdr.agg.flags & 2;
+        hdr.agg.flags = hdr.agg.flags & (ECN_FLAGS | 2);
         hdr.agg.token = token;
         hdr.agg.slot = hdr.agg.slot + offset;
     }
@@ -85,12 +85,12 @@ control Rewrite(inout headers_t hdr, in bit<16> receiver) {
 
     /* A leaf's contribution names the reader as the packet did that made the slot full. */
     action raise_directed() {
-        hdr.agg.flags = 4;
+        hdr.agg.flags = hdr.agg.flags | 4;
         hdr.agg.reply = hdr.bridge.reader;
     }
 
     action mark_bare() {
-        hdr.agg.flags = 4;
+        hdr.agg.flags = hdr.agg.flags | 4;
     }
 
     action size_bare() {

@@ -159,30 +159,38 @@ control Slots(inout headers_t hdr, inout metadata_t meta, out step_t step) {
 
     Register<bit<8>, bit<16>>(AGG_SLOTS) filled;
 
-    RegisterAction<bit<8>, bit<16>, bit<8>>(filled) fill = {
-        void apply(inout bit<8> has_words, out bit<8> had_words) {
-            had_words = has_words;
-            has_words = 1;
+    RegisterAction<bit<8>, bit<16>, bit<8>>(filled) empty = {
+        void apply(inout bit<8> flags) {
+            flags = 0;
         }
     };
-    RegisterAction<bit<8>, bit<16>, bit<8>>(filled) empty = {
-        void apply(inout bit<8> has_words, out bit<8> had_words) {
-            had_words = has_words;
-            has_words = 0;
+    RegisterAction<bit<8>, bit<16>, bit<8>>(filled) begin = {
+        void apply(inout bit<8> flags) {
+            flags = meta.brought;
+        }
+    };
+    RegisterAction<bit<8>, bit<16>, bit<8>>(filled) gather = {
+        void apply(inout bit<8> flags, out bit<8> before) {
+            before = flags;
+            flags = flags | meta.brought;
         }
     };
     RegisterAction<bit<8>, bit<16>, bit<8>>(filled) look = {
-        void apply(inout bit<8> has_words, out bit<8> had_words) {
-            had_words = has_words;
+        void apply(inout bit<8> flags, out bit<8> before) {
+            before = flags;
         }
     };
 
-    action fill_slot() {
-        meta.filled = fill.execute(hdr.agg.slot);
+    action empty_slot() {
+        empty.execute(hdr.agg.slot);
     }
 
-    action empty_slot() {
-        meta.filled = empty.execute(hdr.agg.slot);
+    action begin_slot() {
+        begin.execute(hdr.agg.slot);
+    }
+
+    action add_to_slot() {
+        meta.filled = gather.execute(hdr.agg.slot);
     }
 
     action look_at_slot() {
@@ -195,24 +203,22 @@ control Slots(inout headers_t hdr, inout metadata_t meta, out step_t step) {
             meta.misplaced: ternary;
             meta.verdict: ternary;
             meta.crossed_off: ternary;
-            meta.form: ternary;
         }
         actions = {
-            fill_slot;
             empty_slot;
+            begin_slot;
+            add_to_slot;
             look_at_slot;
             @defaultonly NoAction;
         }
         const default_action = NoAction();
         const entries = {
-            (TASK_CONTRIBUTE, _, VERDICT_FRESH, _, FORM_WORDS): fill_slot();
-            (TASK_CONTRIBUTE, _, VERDICT_FRESH, _, FORM_SKIP): empty_slot();
-            (TASK_CONTRIBUTE, _, VERDICT_SAME, 0, _): look_at_slot();
-            (TASK_CONTRIBUTE, _, VERDICT_SAME, _, FORM_WORDS): fill_slot();
-            (TASK_CONTRIBUTE, _, VERDICT_SAME, _, FORM_SKIP): look_at_slot();
-            (TASK_INIT, 0, _, _, _): empty_slot();
+            (TASK_CONTRIBUTE, _, VERDICT_FRESH, _): begin_slot();
+            (TASK_CONTRIBUTE, _, VERDICT_SAME, 0): look_at_slot();
+            (TASK_CONTRIBUTE, _, VERDICT_SAME, _): add_to_slot();
+            (TASK_INIT, 0, _, _): empty_slot();
         }
-        CONST_SIZE(6)
+        CONST_SIZE(4)
     }
 
     action do_step(step_t what) {

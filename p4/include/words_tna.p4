@@ -67,11 +67,11 @@ control Words(inout headers_t hdr, in metadata_t meta, in step_t step) {
         const default_action = NoAction(); \
         const entries = { \
             (STEP_STORE, _): do_store_##pair(); \
-            (STEP_SUM, 0): do_store_##pair(); \
-            (STEP_SUM, 1): do_sum_##pair(); \
-            (STEP_OR, 0): do_store_##pair(); \
-            (STEP_OR, 1): do_or_##pair(); \
-            (STEP_READ, 1): do_or_##pair(); \
+            (STEP_SUM, 0 &&& 1): do_store_##pair(); \
+            (STEP_SUM, 1 &&& 1): do_sum_##pair(); \
+            (STEP_OR, 0 &&& 1): do_store_##pair(); \
+            (STEP_OR, 1 &&& 1): do_or_##pair(); \
+            (STEP_READ, 1 &&& 1): do_or_##pair(); \
             (STEP_READ_SECOND, _): do_second_##pair(); \
         } \
         CONST_SIZE(7) \

@@ -100,6 +100,12 @@ def add_rate_options(group: argparse.ArgumentParser | argparse._ArgumentGroup) -
     group.add_argument(
         "--queue", type=int, metavar="BYTES", help="at most, at one end of a link with a --rate (1048576)"
     )
+    group.add_argument(
+        "--mark",
+        type=int,
+        metavar="BYTES",
+        help="in such a queue, from which on it marks packets, by ECN (no)",
+    )
 
 
 def add_transport_options(parser: argparse.ArgumentParser) -> None:
@@ -182,10 +188,11 @@ def rate_from(args: argparse.Namespace) -> Rate | None:
     from switchagg.emulator.rates import Rate
 
     if args.rate is None:
-        if args.queue is not None:
-            raise UsageError("--queue is of links with a --rate")
+        for name in ("queue", "mark"):
+            if getattr(args, name) is not None:
+                raise UsageError(f"--{name} is of links with a --rate")
         return None
-    return Rate.parse(args.rate, args.queue)
+    return Rate.parse(args.rate, args.queue, args.mark)
 
 
 def network_arguments(args: argparse.Namespace) -> list[str]:

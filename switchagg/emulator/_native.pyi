@@ -62,7 +62,7 @@ class FaultSettings:
 class RateSettings:
     """`switchagg.emulator.rates.Rate`."""
 
-    def __init__(self, *, bits_per_second: float, queue_bytes: int) -> None: ...
+    def __init__(self, *, bits_per_second: float, queue_bytes: int, mark_bytes: int) -> None: ...
 
 class NativeSwitch(_Jobs):
     """A slot table and the threads that serve it on a UDP socket; see `switchagg.emulator.switch.Switch`."""

@@ -28,31 +28,39 @@ class Rate:
         bits_per_second: of the wire: what a packet takes of an Ethernet link, preamble and gap included.
         queue: bytes, as they count on the wire, that wait at one end of a link; what finds it full is
             dropped.
+        mark: bytes in the queue from which on it marks packets whose senders answer that, with ECN's CE; None
+            marks none.
 
-    Raises `UsageError` for a rate outside 10 kbit/s .. 1 Tbit/s or a queue outside 16 KiB .. 256 MiB.
+    Raises `UsageError` for a rate outside 10 kbit/s .. 1 Tbit/s, a queue outside 16 KiB .. 256 MiB, or a mark
+    outside the queue.
     """
 
     bits_per_second: float
     queue: int = DEFAULT_QUEUE
+    mark: int | None = None
 
     def __post_init__(self) -> None:
         if not MIN_RATE <= self.bits_per_second <= MAX_RATE:
             raise UsageError(f"rate is {self.bits_per_second:g} bit/s; accepted: 10kbit to 1Tbit")
         if not MIN_QUEUE <= self.queue <= MAX_QUEUE:
             raise UsageError(f"queue is {self.queue} bytes; accepted: {MIN_QUEUE}..{MAX_QUEUE}")
+        if self.mark is not None and not 1 <= self.mark <= self.queue:
+            raise UsageError(f"mark is {self.mark} bytes; accepted: 1..{self.queue}, the queue")
 
     @classmethod
-    def parse(cls, text: str, queue: int | None = None) -> Rate:
+    def parse(cls, text: str, queue: int | None = None, mark: int | None = None) -> Rate:
         """Reads a rate such as ``1Gbit``, ``100 Mbit/s`` or ``2.5Gbit``.
 
-        Raises `UsageError` for other words, or a rate or queue out of range.
+        Raises `UsageError` for other words, or a rate, queue or mark out of range.
         """
-        return cls(bits_per_second(text), DEFAULT_QUEUE if queue is None else queue)
+        return cls(bits_per_second(text), DEFAULT_QUEUE if queue is None else queue, mark)
 
     def options(self) -> list[str]:
         """The options of `switchagg host` that ask for it."""
         line = ["--rate", f"{self.bits_per_second!r}bit"]
-        return line if self.queue == DEFAULT_QUEUE else [*line, "--queue", str(self.queue)]
+        if self.queue != DEFAULT_QUEUE:
+            line += ["--queue", str(self.queue)]
+        return line if self.mark is None else [*line, "--mark", str(self.mark)]
 
     def __str__(self) -> str:
         for prefix in ("", "k", "M", "G", "T"):

@@ -71,7 +71,10 @@ class SoftwareSwitch(Lifetime):
         native_open(
             *where,
             **settings,
-            rate=rate and RateSettings(bits_per_second=rate.bits_per_second, queue_bytes=rate.queue),
+            rate=rate
+            and RateSettings(
+                bits_per_second=rate.bits_per_second, queue_bytes=rate.queue, mark_bytes=rate.mark or 0
+            ),
             faults=faults
             and FaultSettings(
                 loss=faults.loss,

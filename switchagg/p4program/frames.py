@@ -20,17 +20,23 @@ _UDP: Final = 17
 
 
 def frame(
-    payload: bytes, source: tuple[int, str, int], destination: tuple[int, str, int], *, pad: bool = True
+    payload: bytes,
+    source: tuple[int, str, int],
+    destination: tuple[int, str, int],
+    *,
+    pad: bool = True,
+    ecn: int = 0,
 ) -> bytes:
     """Returns a UDP datagram as an Ethernet frame of at least 60 bytes.
 
     Args:
         source, destination: (MAC, IPv4 address, UDP port) each.
         pad: False leaves a short frame as short as it is.
+        ecn: IP's field of ECN.
     """
     ips = [int(ipaddress.IPv4Address(ip)) for _, ip, _ in (source, destination)]
     macs = [mac.to_bytes(6, "big") for mac, _, _ in (destination, source)]
-    fields = [0x45, 0, 28 + len(payload), 0, 0x4000, 64, _UDP, 0, *ips]
+    fields = [0x45, ecn, 28 + len(payload), 0, 0x4000, 64, _UDP, 0, *ips]
     fields[7] = _checksum(struct.pack(">BBHHHBBHII", *fields))
     udp = source[2], destination[2], 8 + len(payload), 0
     whole = _ETHERNET_IPV4.pack(*macs, _ETHERTYPE_IPV4, *fields, *udp) + payload

@@ -37,6 +37,10 @@ A contribution is *directed* if it has the flag DIRECTED, not RETRANSMISSION, an
 Where a directed contribution makes seen full, and the slot is filled, the RESULT goes with payload to the
 worker with bit `reply` - 1 alone, and to every other as *bare*: without payload, with the flag DIRECTED.
 
+A slot also gathers the flags CE and ECT (ECN, RFC 3168) of a round's contributions. Its RESULT has their
+union, bare or not, and the answer to a repeat those of the repeat too; what a leaf sends up and down has them
+alike. Whoever receives a packet whose IP header has CE sets both first. Shared slots gather none.
+
 SUM wraps modulo 2^32, OR is bitwise, and all arithmetic on seq wraps modulo 2^32. Only equality of seq is
 compared: a jump is not obeyed, and the pipeline of a hardware switch could not do more.
 

@@ -63,6 +63,8 @@ class Flag(IntFlag):
     PAYLOAD = 1  # K words follow the header
     RETRANSMISSION = 2  # sent before; `reply` is its time, or of a leaf's the worker
     DIRECTED = 4  # one worker alone gets the words: of a contribution that `reply` names, of a RESULT another
+    CE = 8  # congestion experienced (RFC 3168): a queue has marked this packet, or one that its words are of
+    ECT = 16  # the sender answers such marks, so the IP header is ECT(0)
 
 
 class DropReason(StrEnum):
@@ -119,7 +121,10 @@ FIELDS: Final[tuple[Field, ...]] = (
     Field("version", 4, "1"),
     Field("op", 4, "0 SUM, 1 OR, 2 RESULT, 3 INIT"),
     Field(
-        "flags", 8, "bit 0: payload present; bit 1: retransmission; bit 2: words for one", hexadecimal=True
+        "flags",
+        8,
+        "bit 0: payload present; bit 1: retransmission; bit 2: words for one; bits 3, 4: CE, ECT",
+        hexadecimal=True,
     ),
     Field("job", 16, "job id"),
     Field(

@@ -172,8 +172,10 @@ class P4Engine:
         kept = tuple(e for e in job.entries.tables if e not in back)
         job.entries = Entries(kept + back, job.entries.groups)
 
-    def receive(self, payload: bytes, source: Address | None, port: int | None = None) -> list[Out]:
-        """Sends a packet, by default from where its source is."""
+    def receive(
+        self, payload: bytes, source: Address | None, port: int | None = None, ecn: int = 0
+    ) -> list[Out]:
+        """Sends a packet, by default from where its source is, with that in IP's field of ECN."""
         if len(payload) > LARGEST:
             pytest.skip(f"no link carries {len(payload)} bytes")
         target = self._dut.target
@@ -181,7 +183,7 @@ class P4Engine:
             frames = self._dut.send(target.controller_port, packet_out(target, ADDRESS, payload))
         else:
             sender = mac_of(source[0]), *source
-            whole = frame(payload, sender, (ADDRESS.mac, ADDRESS.ip, ADDRESS.udp_port))
+            whole = frame(payload, sender, (ADDRESS.mac, ADDRESS.ip, ADDRESS.udp_port), ecn=ecn)
             frames = self._dut.send(self._port_of(source[0]) if port is None else port, whole)
         outs = [self._read(port, data) for port, data in frames]
         order = [worker.address for job in self._jobs.values() for worker in _by_bit(job.entry)]
@@ -198,6 +200,7 @@ class P4Engine:
         assert int.from_bytes(data[:6], "big") == mac_of(ip)
         assert int.from_bytes(data[6:12], "big") == ADDRESS.mac
         assert header[0] == 0x45
+        self.ecn = header[1] & 3
         assert header[9] == 17
         assert sum(int.from_bytes(header[i : i + 2], "big") for i in range(0, 20, 2)) % 0xFFFF == 0
         assert ".".join(map(str, header[12:16])) == ADDRESS.ip

@@ -81,4 +81,4 @@ class Model:
         seq, missing, filled = (
             int(self._register(f"{folder}.{name}").cell(index)) for name in ("seq", "missing", "filled")
         )
-        return seq, missing, filled, words
+        return seq, missing, filled & 1, words

@@ -239,7 +239,7 @@ class SimpleSwitch:
             return int(self._call("bm_register_read", (2, STRING, f"SwitchIngress.{name}"), (3, I32, index)))
 
         words = [read(f"words.word_{i}") for i in range(self.target.words)]
-        return read("seq"), read("missing"), read("filled"), words
+        return read("seq"), read("missing"), read("filled") & 1, words
 
     def send(self, port: int, frame: bytes) -> list[Frame]:
         self._ports.send(port, frame)

@@ -65,8 +65,8 @@ MISTAKES = {
     "a slot forgets its words with the next SKIP": (
         V1MODEL,
         "switchagg_v1model.p4",
-        "filled.write(slot, meta.filled | (bit<8>)meta.form[0:0]);",
-        "filled.write(slot, (bit<8>)meta.form[0:0]);",
+        "filled.write(slot, meta.filled | meta.brought);",
+        "filled.write(slot, meta.brought);",
     ),
     "a round's first worker may come again": (
         V1MODEL,

@@ -24,6 +24,8 @@ from switchagg.rules.slots import (
 )
 from switchagg.wire.header import COUNTERS, DropReason, Event, Flag, Header, Op, WireError, decode, encode
 
+_ECN = Flag.CE | Flag.ECT
+
 
 @dataclass(slots=True)
 class _Slot:
@@ -31,6 +33,7 @@ class _Slot:
     seq: int = 0
     seen: int = 0
     filled: bool = False
+    ecn: int = 0  # flags of the round's contributions
 
 
 @dataclass(slots=True)
@@ -176,7 +179,7 @@ class SlotTable:
         if header.slot != self._slot_of(job, header):
             return self._drop(DropReason.slot, job)
         slot = job.slots[header.slot - job.entry.base]
-        slot.seq, slot.seen, slot.filled = header.seq, job.full, False
+        slot.seq, slot.seen, slot.filled, slot.ecn = header.seq, job.full, False, 0
         self._count(Event.inits, job)
         return [(None, payload)]
 
@@ -190,7 +193,7 @@ class SlotTable:
             self._count(Event.retransmissions, job)
 
         if header.seq == (slot.seq + job.entry.slots) % 2**32:
-            slot.seq, slot.seen, slot.filled = header.seq, 0, False
+            slot.seq, slot.seen, slot.filled, slot.ecn = header.seq, 0, False, 0
             self._count(Event.fresh, job)
         elif header.seq != slot.seq:
             return self._drop(DropReason.stale, job)
@@ -200,9 +203,10 @@ class SlotTable:
             self._count(Event.duplicates_answered, job)
             if job.entry.parent is not None:
                 return [self._contribution(job, job.entry.parent, header, worker.bit + 1)]
-            return [(worker.address, self._result(job, header.slot, header.reply))]
+            return [(worker.address, self._result(job, header.slot, header.reply, header.flags & _ECN))]
 
         slot.seen |= bit
+        slot.ecn |= header.flags & _ECN
         self._count(Event.accepted, job)
         if words is None:
             self._count(Event.skips, job)
@@ -219,7 +223,7 @@ class SlotTable:
         result = self._result(job, header.slot)
         if not reader or not slot.filled:
             return [(each.address, result) for each in job.workers]
-        bare = encode(replace(Header.unpack(result), flags=Flag.DIRECTED))
+        bare = encode(replace(Header.unpack(result), flags=Flag.DIRECTED | slot.ecn))
         return [(each.address, result if each.bit + 1 == reader else bare) for each in job.workers]
 
     def _deliver(self, payload: bytes, source: Address) -> list[Out]:
@@ -243,7 +247,7 @@ class SlotTable:
         job.counters[Event.received] += 1
         self._count(Event.delivered, job)
         slot = job.entry.base + header.slot - parent.base
-        flags = header.flags & Flag.DIRECTED
+        flags = header.flags & (Flag.DIRECTED | _ECN)
         down = Header(Op.RESULT, flags, header.job, job.entry.result_token, header.seq, slot)
         return [(worker.address, encode(down, words)) for worker in receivers]
 
@@ -262,9 +266,10 @@ class SlotTable:
             slot.words = combined
 
     @staticmethod
-    def _result(job: _Job, index: int, reply: int = 0) -> bytes:
+    def _result(job: _Job, index: int, reply: int = 0, ecn: int = 0) -> bytes:
         slot = job.slots[index - job.entry.base]
-        header = Header(Op.RESULT, 0, job.entry.job, job.entry.result_token, slot.seq, index, reply)
+        flags, token = slot.ecn | ecn, job.entry.result_token
+        header = Header(Op.RESULT, flags, job.entry.job, token, slot.seq, index, reply)
         return encode(header, slot.words if slot.filled else None)
 
     @staticmethod
@@ -275,6 +280,7 @@ class SlotTable:
         index = cause.slot - job.entry.base
         slot = job.slots[index]
         flags = Flag.DIRECTED if directed else cause.flags & Flag.RETRANSMISSION
+        flags |= slot.ecn | cause.flags & _ECN
         header = Header(cause.op, flags, cause.job, parent.token, cause.seq, parent.base + index, reply)
         return parent.address, encode(header, slot.words if slot.filled else None)
 

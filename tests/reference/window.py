@@ -28,12 +28,14 @@ packet number) mod 2^32 and its slot is base + (seq mod P). The rules that this 
   lost by the threshold, to 3/4 for a timer that ran out), never under one batch, and grows by a quarter of
   itself a round trip, at least a batch, up to `limit`. `limit` is what the socket buffers hold, so the
   window guards against unforeseen congestion, and random loss alone does not close it.
-* With `shared` it follows losses, as TCP's does. It starts at 10 packets, shrinks to half for a packet whose
-  RESULT is missing while a later one's is held, which every rank has sent then, and to 3/4 for the timer of
-  a packet that waits for nobody, both when it was sent once only; never under 2; and grows by one packet a
-  round trip, or by a quarter up to where the last such loss left it. At most a quarter of it is sent at
-  once (a *train*), and half of it, 3 at least, suffices as reordering threshold. A timer is no less than
-  twice what answers to retransmissions take: a queue makes other ranks late too.
+* With `shared` it follows losses and marks, as TCP's does. It starts at 10 packets, shrinks to half for a
+  packet whose RESULT is missing while a later one's is held, which every rank has sent then, and to 3/4 for
+  the timer of a packet that waits for nobody, both when it was sent once only; never under 2; and grows by
+  one packet a round trip, or by a quarter up to where the last such loss left it. At most a quarter of it
+  is sent at once (a *train*), and half of it, 3 at least, suffices as reordering threshold. A timer is no
+  less than twice what answers to retransmissions take: a queue makes other ranks late too. A RESULT that a
+  queue has marked (ECN) shrinks it to 4/5, at most once a round trip, if its packet was sent after the
+  window shrank last; from there it grows by one packet a round trip.
 
 `switchagg/native/worker/window.cpp` does the same in the engine; tests drive both with the same events.
 """
@@ -104,7 +106,7 @@ class Window:
         slots: P, the job's slots; a power of two, at least 2.
         batch: packets that one batch of datagrams holds; the congestion window never falls under it.
         limit: most outstanding packets that the socket buffers hold; capped at P/2.
-        shared: the congestion window follows losses.
+        shared: the congestion window follows losses and marks.
     """
 
     def __init__(self, slots: int, batch: int, limit: int, shared: bool = False) -> None:
@@ -203,6 +205,13 @@ class Window:
         self._held += 1
         self._high = max(self._high, packet_number + 1)
         return True
+
+    def on_ce(self, packet_number: int, now: int) -> None:
+        """The RESULT of a packet number, just held, says that a queue has marked packets."""
+        sent_at = self._entries[packet_number].sent_at
+        later = self._shrunk_at is None or sent_at > self._shrunk_at
+        if self.shared and later and self._shrink(4, 5, now):
+            self._fast_below = self.cwnd
 
     @staticmethod
     def stamp(now: int) -> int:

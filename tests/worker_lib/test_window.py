@@ -23,8 +23,10 @@ def make(request: pytest.FixtureRequest):
     return request.param
 
 
-def results(window, positions, now):
+def results(window, positions, now, *, marked=()):
     accepted = [q for q in positions if window.on_result(q)]
+    for q in marked:
+        window.on_ce(q, now)
     window.acknowledge(accepted, now)
     return accepted
 
@@ -231,6 +233,37 @@ def test_on_shared_links_a_loss_cuts_the_window_once_a_round_trip_and_it_grows_b
         assert w.cwnd == before + 1
 
 
+def test_on_shared_links_a_mark_cuts_the_window_to_four_fifths_once_for_what_was_sent_before(make):
+    w = make(1024, 46, 512, shared=True)
+    now = 0
+    while w.cwnd < 100:
+        flight(w, now)
+        now += MS
+    before, count, first = w.cwnd, w.room(), w.next
+    w.sent(count, now)
+    results(w, [first], now + MS, marked=[first])
+    assert w.cwnd == before * 4 // 5
+    later = range(first + 1, first + count)
+    results(w, later, now + 5 * MS, marked=later)
+    assert w.cwnd - before * 4 // 5 <= 2, "sent before the cut"
+    for _ in range(3):
+        now += 10 * MS
+        before = w.cwnd
+        flight(w, now)
+        assert w.cwnd == before + 1, "no longer by a quarter"
+    first = flight(w, now + 2 * MS, lost=1)
+    before = w.cwnd
+    results(w, [first], now + 4 * MS, marked=[first])
+    assert w.cwnd == before * 4 // 5
+
+
+def test_elsewhere_marks_change_nothing(make):
+    w = make(1024, 46, 512)
+    w.sent(10, 0)
+    results(w, range(10), MS, marked=range(10))
+    assert w.cwnd == 512
+
+
 def test_on_shared_links_a_silent_timer_cuts_once_a_packet_and_the_window_opens_fast(make):
     w = make(1024, 46, 512, shared=True)
     now = 0
@@ -299,6 +332,10 @@ def test_native_and_python_windows_are_the_same_machine(case):
         if rng.random() < 0.1:
             here.append(rng.randint(0, first + n + 5))
         accepted = [[q for q in here if w.on_result(q)] for w in pair]
+        for q in accepted[0]:
+            if rng.random() < 0.02:
+                for w in pair:
+                    w.on_ce(q, now)
         if accepted[0] and rng.random() < loss:
             stamp = Window.stamp(now - rng.randint(0, 5 * MS))
             is_new = rng.random() < 0.5
@@ -335,15 +372,17 @@ class SimulatedJob:
     """Ranks with native windows around one switch, in virtual time; every packet may be lost, each way.
 
     With `each`, contributions of all `jobs` share a link that takes so many nanoseconds for one, behind a
-    queue that holds `room` of them; `shared`: the windows follow losses.
+    queue that holds `room` of them, and marks those that find `mark` in it; `shared`: the windows follow
+    losses and marks.
     """
 
     def __init__(
         self, ranks: int, slots: int, loss: float, rng: random.Random, jobs: int = 1, each: int = 0,
-        room: int = 0, shared: bool = False,
+        room: int = 0, shared: bool = False, mark: int | None = None,
     ) -> None:  # fmt: skip
         self.windows = [_native.Window(slots, 64, slots, shared) for _ in range(jobs * ranks)]
         self.ranks, self.each, self.room, self.free = ranks, each, room, 0
+        self.mark, self.marked = mark, set[tuple[int, int]]()
         self.loss, self.rng = loss, rng
         self.path = MS // 10  # to the switch and back
         self.transmitted = 0
@@ -360,6 +399,8 @@ class SimulatedJob:
         if kind == "contribution" and self.each:
             if self.free - now > self.room * self.each:
                 return
+            if self.mark is not None and self.free - now > self.mark * self.each:
+                self.marked.add((rank // self.ranks, q))
             now = self.free = max(self.free, now) + self.each
         if self.rng.random() >= self.loss:
             self.post(now + self.path // 2, kind, rank, q, reply)
@@ -408,6 +449,8 @@ class SimulatedJob:
             window = self.windows[rank]
             if kind == "result":
                 is_new = window.on_result(q)
+                if is_new and (rank // self.ranks, q) in self.marked:
+                    window.on_ce(q, now)
                 if reply:
                     window.answered(reply, is_new, now)
                 if is_new:
@@ -451,11 +494,14 @@ def test_timers_follow_a_path_that_becomes_slow_under_loss(loss):
     assert sent < 4
 
 
-@pytest.mark.parametrize(("jobs", "ranks"), [(2, 2), (4, 2), (1, 16)])
-def test_on_a_full_link_windows_that_follow_losses_share_it_and_send_little_again(jobs, ranks):
+@pytest.mark.parametrize(
+    ("mark", "jobs", "ranks"),
+    [(None, 2, 2), (None, 4, 2), (None, 1, 16), (20, 2, 2), (20, 4, 2), (20, 1, 16)],
+)
+def test_on_a_full_link_windows_that_follow_losses_share_it_and_send_little_again(mark, jobs, ranks):
     """Otherwise a full link loses most packets, and they are sent twice or thrice."""
     job = SimulatedJob(
-        ranks, 512, 0.0, random.Random(seed_of_this_run()), jobs, each=MS // 8, room=100, shared=True
+        ranks, 512, 0.0, random.Random(seed_of_this_run()), jobs, MS // 8, room=100, shared=True, mark=mark
     )
     total = 4000 // ranks
     now, _ = job.run(total, limit=60_000 * MS)
@@ -464,5 +510,5 @@ def test_on_a_full_link_windows_that_follow_losses_share_it_and_send_little_agai
     shares = [here - then for here, then in zip(job.done(), done, strict=True)]
     sent = (job.transmitted - before) / (2 * ranks * sum(shares))
     print(f"{shares} of {jobs} jobs, {sent:.2f} packets for each that is needed")
-    assert sent < 1.25
+    assert sent < (1.25 if mark is None else 1.01)
     assert sum(shares) ** 2 >= 0.85 * jobs * sum(each**2 for each in shares)

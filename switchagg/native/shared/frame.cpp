@@ -57,6 +57,7 @@ void parse_ipv4(FrameView& view, Cursor& cursor, bool tagged, uint16_t udp_port)
   if (!ip) return;
   view.ip_source = wire::load32(ip + 12);
   view.ip_destination = wire::load32(ip + 16);
+  view.ce = (ip[1] & kEcnMask) == kCe;
   const bool fragment = wire::load16(ip + 6) & 0x3FFF;
   if (tagged || ip[0] != 0x45 || fragment) return;
   if (ip[9] == kIcmp) {
@@ -119,16 +120,26 @@ uint16_t checksum_of(uint64_t sum) {
   return static_cast<uint16_t>(~sum);
 }
 
-void write_udp_headers(uint8_t* at, const UdpAddress& from, const UdpAddress& to, uint32_t payload) {
+void write_udp_headers(uint8_t* at, const UdpAddress& from, const UdpAddress& to, uint32_t payload, uint8_t ecn) {
   store48(at, to.mac);
   store48(at + 6, from.mac);
   wire::store16(at + 12, kIpv4Type);
-  write_ip_headers(at + kEthernetBytes, {from.ip, from.port}, {to.ip, to.port}, payload);
+  write_ip_headers(at + kEthernetBytes, {from.ip, from.port}, {to.ip, to.port}, payload, ecn);
 }
 
-void write_ip_headers(uint8_t* ip, Endpoint from, Endpoint to, uint32_t payload) {
+bool mark_ce(uint8_t* frame, uint32_t size) {
+  uint8_t* const ip = frame + kEthernetBytes;
+  if (size < kEthernetBytes + kIpv4Bytes || wire::load16(frame + 12) != kIpv4Type || ip[0] != 0x45 || !(ip[1] & kEcnMask)) return false;
+  ip[1] |= kCe;
+  wire::store16(ip + 10, 0);
+  wire::store16(ip + 10, checksum_of(ones_sum(ip, kIpv4Bytes)));
+  return true;
+}
+
+void write_ip_headers(uint8_t* ip, Endpoint from, Endpoint to, uint32_t payload, uint8_t ecn) {
   std::memset(ip, 0, kIpv4Bytes + kUdpBytes);
   ip[0] = 0x45;  // IPv4, five words of header
+  ip[1] = ecn;
   wire::store16(ip + 2, static_cast<uint16_t>(kIpv4Bytes + kUdpBytes + payload));
   ip[6] = 0x40;  // do not fragment
   ip[8] = 64;    // time to live
@@ -142,10 +153,11 @@ void write_ip_headers(uint8_t* ip, Endpoint from, Endpoint to, uint32_t payload)
   wire::store16(udp + 4, static_cast<uint16_t>(kUdpBytes + payload));
 }
 
-void write_ipv6_headers(uint8_t* ip, Endpoint from, Endpoint to, uint32_t payload) {
+void write_ipv6_headers(uint8_t* ip, Endpoint from, Endpoint to, uint32_t payload, uint8_t ecn) {
   const auto length = static_cast<uint16_t>(kUdpBytes + payload);
   std::memset(ip, 0, kIpv6Bytes + kUdpBytes);
   ip[0] = 0x60;
+  ip[1] = static_cast<uint8_t>(ecn << 4);
   wire::store16(ip + 4, length);
   ip[6] = kUdp;
   ip[7] = 64;  // hop limit
@@ -183,7 +195,7 @@ std::optional<DatagramView> parse_datagram(const uint8_t* data, uint32_t size) {
     if (checksum_of(ones_sum(udp, segment, pseudo)) != 0 && checksum != static_cast<uint16_t>(~checksum_of(pseudo)))
       return std::nullopt;
   }
-  return DatagramView{load48(data + 6), {wire::load32(ip + 12), wire::load16(udp)},
+  return DatagramView{load48(data + 6), (ip[1] & kEcnMask) == kCe, {wire::load32(ip + 12), wire::load16(udp)},
                       {wire::load32(ip + 16), wire::load16(udp + 2)}, udp + kUdpBytes, segment - kUdpBytes};
 }
 

@@ -36,6 +36,7 @@ struct FrameView {  // fields of headers that are not there are 0
   uint16_t ether_type = 0, tag_type = 0;
   uint32_t arp_sender = 0, arp_target = 0;
   uint32_t ip_source = 0, ip_destination = 0;
+  bool ce = false;  // of IP's ECN field
   uint16_t udp_source = 0;
   const uint8_t* payload = nullptr;  // of UDP, where the traffic is aggregation
   uint32_t payload_bytes = 0;
@@ -47,6 +48,7 @@ FrameView parse_frame(const uint8_t* data, uint32_t size, uint16_t udp_port);
 // right checksums. A UDP checksum may be missing (0), or be left for a network card to complete, as on virtual links.
 struct DatagramView {
   uint64_t source_mac;
+  bool ce;  // of IP's ECN field
   Endpoint source, destination;
   const uint8_t* payload;
   uint32_t payload_bytes;
@@ -62,11 +64,13 @@ struct UdpAddress {
   uint32_t ip = 0;
   uint16_t port = 0;
 };
-// Writes the headers of a UDP datagram, with UDP checksum 0: kUdpHeadersBytes with Ethernet, or only IPv4 and UDP.
-void write_ip_headers(uint8_t* ip, Endpoint from, Endpoint to, uint32_t payload);
+// Writes the headers of a UDP datagram, with UDP checksum 0: kUdpHeadersBytes with Ethernet, or only IPv4 and UDP. `ecn`: IP's field.
+void write_ip_headers(uint8_t* ip, Endpoint from, Endpoint to, uint32_t payload, uint8_t ecn);
 // IPv6 and UDP before a payload that lies behind them, with UDP's checksum, which IPv6 demands. An `ip` of 0 is ::.
-void write_ipv6_headers(uint8_t* ip, Endpoint from, Endpoint to, uint32_t payload);
-void write_udp_headers(uint8_t* at, const UdpAddress& from, const UdpAddress& to, uint32_t payload);
+void write_ipv6_headers(uint8_t* ip, Endpoint from, Endpoint to, uint32_t payload, uint8_t ecn);
+void write_udp_headers(uint8_t* at, const UdpAddress& from, const UdpAddress& to, uint32_t payload, uint8_t ecn = 0);
+// Sets CE in an untagged frame of IPv4 that is ECT, as a queue does; false for other frames.
+bool mark_ce(uint8_t* frame, uint32_t size);
 // Fills in the UDP checksum of headers that write_udp_headers() wrote; `payload_sum` is ones_sum() of the payload.
 void complete_udp_checksum(uint8_t* headers, uint64_t payload_sum);
 

@@ -127,6 +127,7 @@ void FrameHost::on_frame(const DeviceFrame& frame, DatagramPort& taker, std::vec
       shared_->put(view->source.ip, learned, false);
     }
   }
+  if (view->ce) take_up_ce(view->payload, view->payload_bytes);
   const Received datagram = Received::whole(view->payload, view->payload_bytes, view->source);
   if (port == &taker) {
     into.push_back(datagram);
@@ -214,7 +215,7 @@ size_t FrameHost::transmit(const DatagramPort& port, const Neighbour& neighbour,
     uint8_t* const frame = device_->reserve(neighbour.interface, size);
     if (!frame) continue;
     ++sent;
-    write_udp_headers(frame, from, peer, segment.size);
+    write_udp_headers(frame, from, peer, segment.size, ecn_of(segment));
     complete_udp_checksum(frame, sums[i]);
     std::memcpy(frame + kUdpHeadersBytes, segment.data, segment.size);
     if (bytes < size) std::memset(frame + bytes, 0, size - bytes);

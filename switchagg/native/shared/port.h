@@ -33,6 +33,19 @@ struct Segment {  // the UDP payload of one datagram to send
   uint32_t size;
 };
 
+// ECN (RFC 3168). A packet's flags say whether its IP header is to be ECT(0), and take up CE from there. So what lies between
+// ports and sockets knows the flags alone.
+inline constexpr uint8_t kEcnFlags = wire::kFlagCe | wire::kFlagEct;
+inline constexpr uint8_t kEct0 = 2, kCe = 3, kEcnMask = 3;  // in the IP header's second byte
+
+inline uint8_t ecn_of(const Segment& packet) {
+  return packet.size >= wire::kHeaderBytes && packet.data[wire::kFlagsOffset] & wire::kFlagEct ? kEct0 : uint8_t{0};
+}
+// Of a packet that came with CE, in memory of the port that received it.
+inline void take_up_ce(const uint8_t* packet, uint32_t size) {
+  if (size >= wire::kHeaderBytes) const_cast<uint8_t*>(packet)[wire::kFlagsOffset] |= kEcnFlags;
+}
+
 struct Received {  // the UDP payload of one datagram that came in, in two pieces: a SwitchAgg header, and its words
   const uint8_t* header;  // the first 16 bytes, or all of a shorter one
   uint32_t size;          // of both pieces

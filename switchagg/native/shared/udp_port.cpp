@@ -28,10 +28,36 @@ constexpr size_t kPlainReceiveSlots = 64;    // single datagrams, without GRO
 constexpr size_t kPlainReceiveBytes = 65536 + 192;  // unused pages cost nothing; 192: not all in the same cache sets
 constexpr size_t kSendMessages = 64;         // messages in one sendmmsg
 
-union Control {
+union Control {  // the size of a train's datagrams, and ECN
   cmsghdr align;
-  char bytes[CMSG_SPACE(sizeof(int))];
+  char bytes[2 * CMSG_SPACE(sizeof(int))];
 };
+
+template <typename T>
+void append(msghdr& message, Control& control, int level, int type, T value) {
+  auto* const c = reinterpret_cast<cmsghdr*>(control.bytes + message.msg_controllen);
+  message.msg_control = control.bytes;
+  message.msg_controllen += CMSG_SPACE(sizeof value);
+  c->cmsg_level = level;
+  c->cmsg_type = type;
+  c->cmsg_len = CMSG_LEN(sizeof value);
+  std::memcpy(CMSG_DATA(c), &value, sizeof value);
+}
+
+void append_ecn(msghdr& message, Control& control, Endpoint to, int ecn) {
+  if (is_ipv6(to.ip)) {
+    append(message, control, IPPROTO_IPV6, IPV6_TCLASS, ecn);
+  } else {
+    append(message, control, IPPROTO_IP, IP_TOS, ecn);
+  }
+}
+
+bool is_ce(cmsghdr* c) {
+  int field = 0;
+  if (c->cmsg_level == IPPROTO_IP && c->cmsg_type == IP_TOS) field = *CMSG_DATA(c);
+  if (c->cmsg_level == IPPROTO_IPV6 && c->cmsg_type == IPV6_TCLASS) std::memcpy(&field, CMSG_DATA(c), sizeof field);
+  return (field & kEcnMask) == kCe;
+}
 
 // The block of a packet's slot, of so many slots each; 0 is one block of all.
 uint32_t block_of(const Segment& packet, uint32_t slots) {
@@ -114,6 +140,14 @@ void UdpPort::connect(Endpoint peer) {
   peer_ = peer;
 }
 
+// Not called where nobody sends ECT packets: no queue marks any, and reading the field would cost time.
+void UdpPort::read_ecn() {
+  const int on = 1;
+  setsockopt(socket_.get(), IPPROTO_IP, IP_RECVTOS, &on, sizeof on);
+  if (family_ == AF_INET6) setsockopt(socket_.get(), IPPROTO_IPV6, IPV6_RECVTCLASS, &on, sizeof on);
+  reads_ecn_ = true;
+}
+
 bool UdpPort::wait(int64_t timeout_ns) {
   const timespec limit = timespec_of(timeout_ns);
   int ready = ppoll(waited_for_.data(), waited_for_.size(), timeout_ns >= 0 ? &limit : nullptr, nullptr);
@@ -129,10 +163,11 @@ void UdpPort::also_wait_for(std::vector<int> descriptors) {
 void UdpPort::receive(std::vector<Received>& into) {
   Buffers& b = *buffers_;
   const size_t slots = b.in.size();
+  const bool controlled = gro_ || reads_ecn_;
   for (size_t i = 0; i < slots; ++i) {
     b.in[i].msg_hdr.msg_namelen = SocketAddress::kLargest;
-    b.in[i].msg_hdr.msg_control = gro_ ? &b.in_control[i] : nullptr;
-    b.in[i].msg_hdr.msg_controllen = gro_ ? sizeof(Control) : 0;
+    b.in[i].msg_hdr.msg_control = controlled ? &b.in_control[i] : nullptr;
+    b.in[i].msg_hdr.msg_controllen = controlled ? sizeof(Control) : 0;
   }
   ++counters_.receive_calls;
   int count = recvmmsg(socket_.get(), b.in.data(), static_cast<unsigned>(slots), MSG_DONTWAIT, nullptr);
@@ -144,12 +179,14 @@ void UdpPort::receive(std::vector<Received>& into) {
     const msghdr& m = b.in[i].msg_hdr;
     size_t total = b.in[i].msg_len;
     size_t step = total;
-    for (cmsghdr* c = gro_ ? CMSG_FIRSTHDR(&m) : nullptr; c; c = CMSG_NXTHDR(const_cast<msghdr*>(&m), c)) {
+    bool marked = false;
+    for (cmsghdr* c = controlled ? CMSG_FIRSTHDR(&m) : nullptr; c; c = CMSG_NXTHDR(const_cast<msghdr*>(&m), c)) {
       if (c->cmsg_level == SOL_UDP && c->cmsg_type == UDP_GRO) {
         int segment;
         std::memcpy(&segment, CMSG_DATA(c), sizeof segment);
         if (segment > 0) step = static_cast<size_t>(segment);
       }
+      marked |= is_ce(c);
     }
     const Endpoint peer = peer_ ? *peer_ : show_strangers_ ? b.in_from[i].added() : b.in_from[i].endpoint();
     const uint8_t* data = static_cast<uint8_t*>(m.msg_iov->iov_base);
@@ -157,6 +194,7 @@ void UdpPort::receive(std::vector<Received>& into) {
     size_t at = 0;
     do {  // a datagram may be empty
       size_t size = total - at < step ? total - at : step;
+      if (marked) take_up_ce(data + at, static_cast<uint32_t>(size));
       into.push_back(Received::whole(data + at, static_cast<uint32_t>(size), peer));
       ++counters_.packets_in;
       at += size;
@@ -199,7 +237,7 @@ void UdpPort::flush() {
       pollfd wait{socket_.get(), POLLOUT, 0};
       if (poll(&wait, 1, 100) > 0 && error == EAGAIN) continue;
     }
-    if ((error == EINVAL || error == EIO || error == EOPNOTSUPP) && b.out[done].msg_hdr.msg_controllen) {
+    if ((error == EINVAL || error == EIO || error == EOPNOTSUPP) && gso_ && b.out[done].msg_hdr.msg_controllen) {
       gso_ = false;  // from now on datagram by datagram
       break;
     }
@@ -211,6 +249,8 @@ void UdpPort::flush() {
 
 void UdpPort::send(std::span<const Endpoint> to, std::span<const Segment> segments) {
   if (to.empty() || segments.empty()) return;
+  const uint8_t ecn = ecn_of(segments[0]);  // of all: they are of one job
+  if (ecn && !reads_ecn_) read_ecn();
   if (!gso_) return send_plain(to, segments);
   Buffers& b = *buffers_;
   // Cut the segments into trains of equal size (the last of a train may be shorter), contiguous ones in one iovec.
@@ -254,16 +294,9 @@ void UdpPort::send(std::span<const Endpoint> to, std::span<const Segment> segmen
         msghdr& m = next_message(e);
         m.msg_iov = b.out_iov.data() + t.iov;
         m.msg_iovlen = t.iovs;
-        if (t.count > 1) {
-          m.msg_control = &b.out_control[b.pending - 1];
-          m.msg_controllen = CMSG_SPACE(sizeof(uint16_t));
-          cmsghdr* c = CMSG_FIRSTHDR(&m);
-          c->cmsg_level = SOL_UDP;
-          c->cmsg_type = UDP_SEGMENT;
-          c->cmsg_len = CMSG_LEN(sizeof(uint16_t));
-          uint16_t size = static_cast<uint16_t>(t.size);
-          std::memcpy(CMSG_DATA(c), &size, sizeof size);
-        }
+        Control& control = b.out_control[b.pending - 1];
+        if (t.count > 1) append(m, control, SOL_UDP, UDP_SEGMENT, static_cast<uint16_t>(t.size));
+        if (ecn) append_ecn(m, control, e, ecn);
         counters_.packets_out += t.count;
         counters_.bytes_out += t.bytes;
         if (b.pending == kSendMessages) flush();
@@ -277,6 +310,7 @@ void UdpPort::send(std::span<const Endpoint> to, std::span<const Segment> segmen
 
 void UdpPort::send_plain(std::span<const Endpoint> to, std::span<const Segment> segments) {
   Buffers& b = *buffers_;
+  const uint8_t ecn = ecn_of(segments[0]);
   b.out_iov.resize(kSendMessages);
   for (const Endpoint& e : to) {
     for (const Segment& s : segments) {
@@ -285,6 +319,7 @@ void UdpPort::send_plain(std::span<const Endpoint> to, std::span<const Segment> 
       iov = {const_cast<uint8_t*>(s.data), s.size};
       m.msg_iov = &iov;
       m.msg_iovlen = 1;
+      if (ecn) append_ecn(m, b.out_control[b.pending - 1], e, ecn);
       ++counters_.packets_out;
       counters_.bytes_out += s.size;
       if (b.pending == kSendMessages) flush();

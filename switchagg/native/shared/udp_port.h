@@ -57,6 +57,7 @@ class UdpPort : public Port {
   msghdr& next_message(Endpoint to);
   void flush();
   void send_plain(std::span<const Endpoint> to, std::span<const Segment> segments);
+  void read_ecn();
 
   const sa_family_t family_;
   const bool show_strangers_;
@@ -65,6 +66,7 @@ class UdpPort : public Port {
   std::optional<Endpoint> peer_;
   int receive_buffer_ = 0;
   bool gso_ = false, gro_ = false;
+  bool reads_ecn_ = false;  // from the first packet on that was sent as ECT
   uint32_t block_ = 0;
   std::vector<pollfd> waited_for_;  // the socket, the wake-up, and others
   PortCounters counters_;

@@ -37,6 +37,8 @@ enum class Op : uint8_t {
 inline constexpr uint8_t kFlagPayload = 1;
 inline constexpr uint8_t kFlagRetransmission = 2;
 inline constexpr uint8_t kFlagDirected = 4;
+inline constexpr uint8_t kFlagCe = 8;
+inline constexpr uint8_t kFlagEct = 16;
 
 // Reasons for which a switch drops a packet, in the order of its checks.
 enum class DropReason : uint8_t {
@@ -124,7 +126,7 @@ inline void store32(uint8_t* at, uint32_t value) {
 struct Header {
   uint8_t version = kVersion;  // 1
   uint8_t op = 0;  // 0 SUM, 1 OR, 2 RESULT, 3 INIT
-  uint8_t flags = 0;  // bit 0: payload present; bit 1: retransmission; bit 2: words for one
+  uint8_t flags = 0;  // bit 0: payload present; bit 1: retransmission; bit 2: words for one; bits 3, 4: CE, ECT
   uint16_t job = 0;  // job id
   uint32_t token = 0;  // a worker's secret for this job; in a RESULT the job's result token
   uint32_t seq = 0;  // sequence number of this packet in the job, modulo 2^32

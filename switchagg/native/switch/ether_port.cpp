@@ -42,6 +42,7 @@ void EtherPort::on_frame(const Received& frame, std::vector<Received>& into) {
   if (!forward(view, whole, from)) return;
   own_.mac = view.destination;
   own_.ip = view.ip_destination;
+  if (view.ce) take_up_ce(view.payload, view.payload_bytes);
   into.push_back(Received::whole(view.payload, view.payload_bytes, {view.ip_source, view.udp_source, frame.peer.switch_port}));
   ++counters_.packets_in;
   counters_.bytes_in += view.payload_bytes;
@@ -140,7 +141,7 @@ void EtherPort::send(std::span<const Endpoint> to, std::span<const Segment> segm
         used = 0;
       }
       uint8_t* const frame = made_.get() + used;
-      write_udp_headers(frame, own, peer, segment.size);
+      write_udp_headers(frame, own, peer, segment.size, ecn_of(segment));
       std::memcpy(frame + kUdpHeadersBytes, segment.data, segment.size);
       if (kUdpHeadersBytes + segment.size < size)
         std::memset(frame + kUdpHeadersBytes + segment.size, 0, size - kUdpHeadersBytes - segment.size);

@@ -161,7 +161,7 @@ void SwitchLoop::deliver(const Verdict& verdict, const Received& datagram) {
 }
 
 void SwitchLoop::answer(const Verdict& verdict) {
-  if (verdict.reply == 0) return answers_.push_back({verdict.to, table_.result(verdict.job_index, verdict.slot)});
+  if (verdict.as_stored()) return answers_.push_back({verdict.to, table_.result(verdict.job_index, verdict.slot)});
   const Segment result = table_.result_with_reply(verdict, scratch());
   scratch_used_ += result.size;
   answers_.push_back({verdict.to, result});

@@ -243,8 +243,8 @@ void append(std::vector<Out>& outs, const SlotTable& table, const Verdict& verdi
       return send(verdict.reply ? std::span(&verdict.to, 1) : table.workers(verdict.job_index), down);
     }
     case Action::unicast:
-      return send({&verdict.to, 1}, verdict.reply ? table.result_with_reply(verdict, scratch.data())
-                                                  : table.result(verdict.job_index, verdict.slot));
+      return send({&verdict.to, 1}, verdict.as_stored() ? table.result(verdict.job_index, verdict.slot)
+                                                        : table.result_with_reply(verdict, scratch.data()));
     case Action::to_controller:
       outs.emplace_back(std::nullopt, packet);
   }
@@ -395,7 +395,7 @@ nb::dict fault_counters(NativeSwitch& self) {
 nb::dict rate_counters(NativeSwitch& self) {
   using C = RateCounters;
   return line_counters<RatePort, C>(self.rate(), {{"packets", &C::packets}, {"wire_bytes", &C::wire_bytes},
-                                                  {"queued", &C::queued}, {"dropped", &C::dropped}});
+                                                  {"queued", &C::queued}, {"marked", &C::marked}, {"dropped", &C::dropped}});
 }
 
 nb::dict capture_counters(NativeSwitch& self) {
@@ -617,7 +617,7 @@ NB_MODULE(_native, module) {
       .def(nb::init<double, double, double, double, int64_t, int64_t, uint64_t>(), nb::kw_only(), "loss"_a,
            "duplicate"_a, "reorder"_a, "corrupt"_a, "delay_ns"_a, "jitter_ns"_a, "seed"_a);
   nb::class_<RateSettings>(module, "RateSettings")
-      .def(nb::init<double, uint64_t>(), nb::kw_only(), "bits_per_second"_a, "queue_bytes"_a);
+      .def(nb::init<double, uint64_t, uint64_t>(), nb::kw_only(), "bits_per_second"_a, "queue_bytes"_a, "mark_bytes"_a);
   nb::class_<NativeSwitch> bound(module, "NativeSwitch");
   bind_switch(bound);
   bind_ethernet(bound);

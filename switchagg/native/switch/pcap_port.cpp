@@ -105,7 +105,7 @@ void PcapPort::record(Endpoint from, Endpoint to, bool received, const Received&
   std::memcpy(buffer_.data() + at, &header, sizeof header);
   uint8_t* const packet = buffer_.data() + at + sizeof header;
   datagram.copy_to(packet + made);
-  if (!frames_) (ipv6 ? write_ipv6_headers : write_ip_headers)(packet, from, to, size);
+  if (!frames_) (ipv6 ? write_ipv6_headers : write_ip_headers)(packet, from, to, size, ecn_of({datagram.header, size}));
   ++buffered_;
   if (buffer_.size() >= kBufferBytes) write_out();
 }

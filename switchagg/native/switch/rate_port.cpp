@@ -64,6 +64,7 @@ void RateLine::pass(const Received& datagram, int64_t now, std::vector<Received>
   ++counters_.queued;
   if (link->queue.empty()) waiting_.push_back(link);
   link->queue.push_back({copy_of(datagram), due});
+  if (settings_.mark_bytes && link->queued > settings_.mark_bytes && mark(link->queue.back().bytes)) ++counters_.marked;
   link->queued += bytes;
   held_bytes_ += datagram.size;
 }
@@ -92,6 +93,14 @@ void RateLine::recycle() {
   for (Bytes& bytes : left_)
     if (spare_.size() < kSpare) spare_.push_back(std::move(bytes));
   left_.clear();
+}
+
+bool RateLine::mark(Bytes& bytes) const {
+  const auto size = static_cast<uint32_t>(bytes.size());
+  if (settings_.frames) return mark_ce(bytes.data(), size);
+  if (!ecn_of({bytes.data(), size})) return false;
+  take_up_ce(bytes.data(), size);
+  return true;
 }
 
 RateLine::Bytes RateLine::copy_of(const Received& datagram) {

@@ -12,7 +12,8 @@
 // delays none after them. wait() has at most one timer wake-up in RateLine::kGrainNs.
 //
 // Only queued datagrams are copied, so the rate is the same for sockets and shared memory. A link's queue holds
-// `queue_bytes`, counted as on the wire; a datagram that finds it full is dropped and counted, as in a real switch. A link
+// `queue_bytes`, counted as on the wire; a datagram that finds it full is dropped and counted, as in a real switch. One that
+// finds more than `mark_bytes` is marked with CE, if it is ECT (a datagram's flags stand for its IP header, port.h). A link
 // is identified by the worker's address. If there are many, idle ones are forgotten.
 #pragma once
 
@@ -33,12 +34,14 @@ namespace switchagg {
 struct RateSettings {
   double bits_per_second = 0;  // positive
   uint64_t queue_bytes = 0;
+  uint64_t mark_bytes = 0;  // ECT packets that find more in the queue are marked with CE; 0: none
   bool frames = false;  // datagrams are Ethernet frames, and a link is a port of the switch
 };
 
 struct RateCounters {
   RelaxedCounter packets, wire_bytes;  // that went through
   RelaxedCounter queued;               // of them, those that had to wait
+  RelaxedCounter marked;               // of these, with CE
   RelaxedCounter dropped;              // found the queue full
 };
 
@@ -80,6 +83,7 @@ class RateLine {
   }
   Link* link_of(Endpoint peer, int64_t now);
   Bytes copy_of(const Received& datagram);
+  bool mark(Bytes& bytes) const;
 
   RateSettings settings_;
   std::unordered_map<uint64_t, Link> links_;  // pointers to its values stay good

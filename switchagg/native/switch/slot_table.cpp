@@ -72,6 +72,7 @@ void JobReport::add(const JobReport& other) {
 
 struct SlotTable::Job {
   struct Slot : SlotRound {
+    uint8_t ecn = 0;             // flags of the round's contributions
     uint32_t pending_epoch = 0;  // pending while this is the table's epoch
   };
   struct Worker {
@@ -160,7 +161,7 @@ struct SlotTable::Job {
   void write_result(uint32_t slot, const Header& cause) {
     Header header;
     header.op = static_cast<uint8_t>(Op::RESULT);
-    header.flags = at(slot).filled ? wire::kFlagPayload : 0;
+    header.flags = static_cast<uint8_t>(at(slot).ecn | (at(slot).filled ? wire::kFlagPayload : 0));
     header.job = id;
     header.token = result_token;
     header.seq = at(slot).seq;
@@ -392,11 +393,11 @@ Verdict SlotTable::contribute(Job& job, const Header& header, const uint8_t* wor
     verdict.action = Action::unicast;
     verdict.to = source;
     verdict.reply = header.reply;
+    verdict.flags = header.flags;
     if (job.parent) {
       verdict.to = job.parent->endpoint;
       verdict.reply = static_cast<uint16_t>(__builtin_ctz(worker->bit) + 1);
       verdict.op = header.op;
-      verdict.flags = header.flags;
     }
     return verdict;
   }
@@ -405,6 +406,8 @@ Verdict SlotTable::contribute(Job& job, const Header& header, const uint8_t* wor
     if (effect.outcome == Outcome::stored || effect.outcome == Outcome::fresh_stored) job.kernels.copy(stored, words, job.words);
     if (effect.outcome == Outcome::added) job.kernels.add(stored, words, job.words);
     if (effect.outcome == Outcome::ored) job.kernels.or_words(stored, words, job.words);
+    const uint8_t before = header.seq == round.seq ? slot.ecn : uint8_t{0};
+    slot.ecn = static_cast<uint8_t>(before | (header.flags & kEcnFlags));
     static_cast<SlotRound&>(slot) = effect.after;
     if (effect.completing) job.write_result(index, header);
   }
@@ -473,6 +476,7 @@ Verdict SlotTable::initialise(Job& job, const Header& header) {
     job.shared->initialise(header.seq);
   } else {
     static_cast<SlotRound&>(slot) = {header.seq, job.full, false};
+    slot.ecn = 0;
     Header cause;
     cause.op = static_cast<uint8_t>(Op::SUM);
     job.write_result(index, cause);
@@ -502,16 +506,18 @@ Segment SlotTable::result_with_reply(const Verdict& verdict, uint8_t* scratch) c
   if (jobs_[verdict.job_index]->parent) {
     Header header = Header::parse(scratch);
     header.op = verdict.op;
-    header.flags = static_cast<uint8_t>((header.flags & wire::kFlagPayload) | (verdict.flags & wire::kFlagRetransmission));
+    header.flags =
+        static_cast<uint8_t>((header.flags & (wire::kFlagPayload | kEcnFlags)) | (verdict.flags & wire::kFlagRetransmission));
     header.write(scratch);
   }
+  scratch[wire::kFlagsOffset] |= verdict.flags & kEcnFlags;
   wire::store16(scratch + wire::kReplyOffset, verdict.reply);
   return {scratch, stored.size};
 }
 
 void SlotTable::bare(uint32_t job_index, uint32_t slot, uint8_t* to) const {
   std::memcpy(to, result(job_index, slot).data, wire::kHeaderBytes);
-  to[wire::kFlagsOffset] = wire::kFlagDirected;
+  to[wire::kFlagsOffset] = static_cast<uint8_t>(wire::kFlagDirected | (to[wire::kFlagsOffset] & kEcnFlags));
 }
 
 std::optional<Endpoint> SlotTable::worker(uint32_t job_index, uint32_t bit) const {
@@ -524,7 +530,7 @@ Segment SlotTable::delivered(const Verdict& verdict, const Received& packet, uin
   const Job& job = *jobs_[verdict.job_index];
   packet.copy_to(scratch);
   Header header = Header::parse(scratch);
-  header.flags &= wire::kFlagPayload | wire::kFlagDirected;
+  header.flags &= wire::kFlagPayload | wire::kFlagDirected | kEcnFlags;
   header.token = job.result_token;
   header.slot = static_cast<uint16_t>(job.base + verdict.slot);
   header.reply = 0;

@@ -79,7 +79,7 @@ enum class Action : uint8_t {
   none,           // dropped (see reason), or added to a slot that is not full yet
   multicast,      // send result(job_index, slot) to every endpoint of audience(job_index); where `reader` is not zero, to
                   // the worker with bit `reader` - 1 alone, and bare() to the others
-  unicast,        // send it to `to` alone; where `reply` is not zero, send result_with_reply() instead
+  unicast,        // send it to `to` alone, unless as_stored() by result_with_reply()
   deliver,        // a parent's RESULT: send delivered() to every endpoint of workers(job_index), where `reply` is not
                   // zero to `to` alone
   to_controller,  // send the packet back, unchanged, to the controller
@@ -95,8 +95,10 @@ struct Verdict {
   uint16_t reply = 0;
   uint16_t reader = 0;
   uint32_t shard = 0;
-  uint8_t op = 0, flags = 0;  // of the packet; a leaf forwards a retransmission with them
+  uint8_t op = 0, flags = 0;  // of a retransmission
   wire::DropReason reason = wire::DropReason::none;
+
+  bool as_stored() const { return reply == 0 && !(flags & kEcnFlags); }
 };
 
 using Counters = std::array<uint64_t, wire::kCounters>;  // indexed by DropReason and Event

@@ -647,16 +647,16 @@ bool Engine::receive(Stripe& stripe, int64_t now) {
       continue;
     }
     accepted_.push_back(number);
+    if (h.flags & wire::kFlagCe) on_ce(stripe, number, now);
     on_result(packet_number, words, decoded);
     if (broken_) return true;
   }
   if (!stripe.data.empty() || !stripe.skips.empty()) transmit();  // asks again for RESULTs that were damaged
   stats_.results += accepted_.size();
   stats_.decode_ns += clock_() - got;
-  if (!accepted_.empty()) {
-    last_result_ = now;
-    stripe.window.acknowledge(accepted_, now);
-  }
+  if (accepted_.empty()) return true;
+  last_result_ = now;
+  stripe.window.acknowledge(accepted_, now);
   return true;
 }
 

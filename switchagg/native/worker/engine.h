@@ -186,6 +186,7 @@ struct EngineStats {
   uint64_t exact_elements = 0, bounded_elements = 0, refined_elements = 0;
   uint64_t packet_numbers = 0;  // packets sent for the first time
   uint64_t damaged = 0;         // RESULTs that could not be right
+  uint64_t marked = 0;          // RESULTs with CE
   int64_t scan_ns = 0, quantize_ns = 0, send_ns = 0, receive_ns = 0, wait_ns = 0, decode_ns = 0;
   int64_t plan_ns = 0;  // waited for plans only, after the header's RESULT
   int64_t busy_ns = 0;  // with a collective in progress
@@ -349,6 +350,7 @@ class Engine {
   void drive(std::unique_lock<std::mutex>& lock, Collective* until, int64_t until_ns);
   bool receive(int64_t now);
   void on_result(uint64_t packet_number, const uint8_t* payload, bool decoded);
+  void on_ce(Stripe& stripe, uint64_t number, int64_t now);
   Collective* find(uint64_t packet_number, size_t* index);
   bool is_right(uint64_t packet_number, const uint8_t*& payload, bool& decoded);
   bool is_right_or(const Step& step, uint64_t packet_number, const uint8_t* payload);

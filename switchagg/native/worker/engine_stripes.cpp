@@ -39,8 +39,8 @@ void Engine::Stripe::transmit() {
 void Engine::Stripe::readdress(uint64_t number, size_t stride) {
   uint8_t* const packet = record(number, stride);
   wire::Header header = wire::Header::parse(packet);
-  address(header, number);
   header.flags &= wire::kFlagPayload;
+  address(header, number);
   header.reply = 0;
   direct(header, number);
   header.write(packet);
@@ -59,6 +59,7 @@ void Engine::Stripe::address(wire::Header& header, uint64_t number) const {
   header.token = at.token;
   header.seq = seq(number);
   header.slot = static_cast<uint16_t>(at.base + (header.seq & (at.slots - 1)));
+  if (window.shared()) header.flags |= wire::kFlagEct;
 }
 
 // Makes the stripes of a generation.
@@ -132,6 +133,11 @@ void Engine::note_waiting(int64_t now, uint64_t sent) {
   for (size_t s = 0; s < stripes_.size(); ++s)
     idle |= 2 * uint64_t{stripes_[s].window.outstanding()} * weights[turn] < uint64_t{full.outstanding()} * weights[s];
   rates_->begin(now, sent, full.room() == 0 && idle ? std::optional(turn) : std::nullopt);
+}
+
+void Engine::on_ce(Stripe& stripe, uint64_t number, int64_t now) {
+  ++stats_.marked;
+  stripe.window.on_ce(number, now);
 }
 
 void Engine::transmit() {

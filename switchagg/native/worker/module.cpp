@@ -319,7 +319,7 @@ nb::dict stats_dict(Engine& engine) {
       {"packets_sent", p.packets_out}, {"packets_received", p.packets_in}, {"bytes_sent", p.bytes_out},
       {"bytes_received", p.bytes_in}, {"send_calls", p.send_calls}, {"receive_calls", p.receive_calls},
       {"refused", p.refused}, {"send_errors", p.send_errors}, {"retransmissions", s.retransmissions},
-      {"results", s.results}, {"results_ignored", s.ignored}, {"results_damaged", s.damaged}, {"blocks_total", s.blocks_total},
+      {"results", s.results}, {"results_ignored", s.ignored}, {"results_damaged", s.damaged}, {"results_marked", s.marked}, {"blocks_total", s.blocks_total},
       {"exact_elements", s.exact_elements}, {"bounded_elements", s.bounded_elements},
       {"refined_elements", s.refined_elements}, {"blocks_own", s.blocks_own}, {"blocks_union", s.blocks_union}, {"completed", s.completed},
       {"elements", s.elements}, {"bytes_reduced", s.bytes_reduced}, {"positions", s.packet_numbers},
@@ -718,6 +718,7 @@ NB_MODULE(_native, m) {
       .def("room", &Window::room)
       .def("sent", &Window::sent, "count"_a, "now"_a, "timed"_a = true)
       .def("on_result", &Window::on_result, "packet_number"_a)
+      .def("on_ce", &Window::on_ce, "packet_number"_a, "now"_a)
       .def_static("stamp", &Window::stamp, "now"_a)
       .def("answered", &Window::answered, "stamp"_a, "is_new"_a, "now"_a)
       .def(

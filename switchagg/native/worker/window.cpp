@@ -54,6 +54,10 @@ bool Window::on_result(uint64_t packet_number) {
   return true;
 }
 
+void Window::on_ce(uint64_t packet_number, int64_t now) {
+  if (shared_ && at(packet_number).sent_at > shrunk_at_ && shrink(4, 5, now)) fast_below_ = cwnd_;
+}
+
 void Window::answered(uint16_t stamp, bool is_new, int64_t now) {
   present_.lossy |= is_new;
   path_.add(((Window::stamp(now) + UINT16_MAX - stamp) % UINT16_MAX + 1) * kStampNs);  // stamps are cut off

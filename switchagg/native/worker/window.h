@@ -11,7 +11,7 @@ namespace switchagg {
 
 class Window {
  public:
-  // `first`: the first packet number. `shared`: the congestion window follows losses, as TCP's does.
+  // `first`: the first packet number. `shared`: the congestion window follows losses and marks, as TCP's does.
   Window(uint32_t slots, uint32_t batch, uint32_t limit, uint64_t first = 0, bool shared = false);
 
   uint64_t base() const { return base_; }
@@ -19,6 +19,7 @@ class Window {
   uint32_t batch() const { return batch_; }
   uint32_t train() const { return shared_ ? std::clamp(cwnd_ / 4, 1u, batch_) : batch_; }  // packets that may be sent at once
   uint32_t cwnd() const { return cwnd_; }
+  bool shared() const { return shared_; }
   int64_t srtt() const { return measured_.srtt; }
   int64_t rttvar() const { return measured_.rttvar; }
   int64_t rto() const;
@@ -31,6 +32,8 @@ class Window {
   uint32_t room() const;
   void sent(uint32_t count, int64_t now, bool timed);
   bool on_result(uint64_t packet_number);  // false: outside the window, or a duplicate
+  // The RESULT of a packet number, just held, says that a queue has marked packets.
+  void on_ce(uint64_t packet_number, int64_t now);
   bool holds(uint64_t packet_number) const {
     return packet_number < base_ || (packet_number < next_ && at(packet_number).done);
   }

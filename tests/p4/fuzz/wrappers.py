@@ -50,8 +50,8 @@ class Wrapped:
 
 
 class Varied(Wrapped):
-    """Changes what a sender's host and the links decide: service class, identification, fragment flags other
-    than "more follow", hops, source MAC, UDP checksum, zeros behind the datagram.
+    """Changes what a sender's host and the links decide: service class, ECT, identification, fragment flags
+    other than "more follow", hops, source MAC, UDP checksum, zeros behind the datagram.
 
     What it makes of a frame depends on the frame alone, so that a sequence of steps can be repeated.
     """
@@ -62,7 +62,7 @@ class Varied(Wrapped):
         drawn = zlib.crc32(frame)
         changed = bytearray(frame)
         changed[10:12] = (drawn & 0xFFFF).to_bytes(2, "big")  # of the source MAC
-        changed[15] = drawn >> 4 & 0xFF
+        changed[15] = drawn >> 4 & 0xFE
         changed[18:20] = (drawn >> 8 & 0xFFFF).to_bytes(2, "big")
         changed[20] = drawn >> 2 & 0xC0
         changed[22] = (drawn >> 16 & 0xFF) or 1

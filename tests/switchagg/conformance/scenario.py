@@ -74,31 +74,34 @@ class Job:
         again: bool = False,
         reply: int = 0,
         directed: bool = False,
+        ecn: int = 0,
     ) -> list[Out]:
         """Sends a worker's contribution, or without payload its SKIP, and returns what comes back."""
-        flags = (Flag.RETRANSMISSION if again else 0) | (Flag.DIRECTED if directed else 0)
+        flags = ecn | (Flag.RETRANSMISSION if again else 0) | (Flag.DIRECTED if directed else 0)
         packet = encode(self.header(worker, seq, op, flags, reply), payload)
         return self.engine.receive(packet, self.entry.workers[worker].address)
 
     def unicast(
-        self, worker: int, *, seq: int, slot: int, payload: Words | None, reply: int = 0
+        self, worker: int, *, seq: int, slot: int, payload: Words | None, reply: int = 0, ecn: int = 0
     ) -> list[Out]:
         """The RESULT, to one worker."""
-        header = Header(Op.RESULT, 0, self.entry.job, RESULT_TOKEN, seq, slot, reply)
+        header = Header(Op.RESULT, ecn, self.entry.job, RESULT_TOKEN, seq, slot, reply)
         return [(self.entry.workers[worker].address, encode(header, payload))]
 
-    def multicast(self, *, seq: int, slot: int, payload: Words | None) -> list[Out]:
+    def multicast(self, *, seq: int, slot: int, payload: Words | None, ecn: int = 0) -> list[Out]:
         """The RESULT, to every worker in bit order."""
         everyone: Sequence[int] = range(len(self.entry.workers))
         return [
-            out for worker in everyone for out in self.unicast(worker, seq=seq, slot=slot, payload=payload)
+            out
+            for worker in everyone
+            for out in self.unicast(worker, seq=seq, slot=slot, payload=payload, ecn=ecn)
         ]
 
-    def directed(self, reader: int, *, seq: int, slot: int, payload: Words) -> list[Out]:
+    def directed(self, reader: int, *, seq: int, slot: int, payload: Words, ecn: int = 0) -> list[Out]:
         """The RESULT, to every worker in bit order: with words to `reader`, bare to the others."""
-        bare = Header(Op.RESULT, Flag.DIRECTED, self.entry.job, RESULT_TOKEN, seq, slot)
+        bare = Header(Op.RESULT, Flag.DIRECTED | ecn, self.entry.job, RESULT_TOKEN, seq, slot)
         return [
-            self.unicast(worker, seq=seq, slot=slot, payload=payload)[0]
+            self.unicast(worker, seq=seq, slot=slot, payload=payload, ecn=ecn)[0]
             if worker == reader
             else (entry.address, encode(bare))
             for worker, entry in enumerate(self.entry.workers)

@@ -41,9 +41,10 @@ class Leaf:
         *,
         again: bool = False,
         reader: int = 0,
+        ecn: int = 0,
     ) -> list[Out]:
         worker = next(each for each in self.entry.workers if each.bit == bit)
-        flags = (Flag.RETRANSMISSION if again else 0) | (Flag.DIRECTED if reader else 0)
+        flags = ecn | (Flag.RETRANSMISSION if again else 0) | (Flag.DIRECTED if reader else 0)
         header = Header(op, flags, JOB, worker.token, seq, BASE + seq % SLOTS, reader)
         return self.engine.receive(encode(header, payload), worker.address)
 
@@ -123,6 +124,19 @@ def test_a_directed_contribution_goes_up_as_one_and_a_bare_result_down(engine: E
         assert leaf.send(0, seq, words(1), reader=reader) == up(seq, total, reply=1)
     leaf.send(0, 3, words(1), reader=3)
     assert leaf.send(5, 3, words(1), again=True, reader=3) == up(3, words(2), flags=Flag.RETRANSMISSION)
+
+
+def test_marks_go_up_and_down(engine: Engine) -> None:
+    leaf, marked = Leaf(engine), Flag.CE | Flag.ECT
+    leaf.send(0, 2, words(1), ecn=marked)
+    assert leaf.send(5, 2, words(10), ecn=Flag.ECT) == up(2, words(11), flags=marked)
+    again = leaf.send(5, 2, words(10), again=True)
+    assert again == up(2, words(11), reply=6, flags=Flag.RETRANSMISSION | marked)
+    leaf.send(0, 3, words(1), reader=3, ecn=marked)
+    assert leaf.send(5, 3, None, reader=3) == up(3, words(1), reply=3, flags=Flag.DIRECTED | marked)
+    assert leaf.down(result(2, words(11), flags=marked)) == to_worker(2, words(11), 0, 5, flags=marked)
+    bare = result(2, None, flags=Flag.DIRECTED | Flag.ECT)
+    assert leaf.down(bare) == to_worker(2, None, 0, 5, flags=Flag.DIRECTED | Flag.ECT)
 
 
 def test_a_repeat_before_the_slot_is_full_goes_nowhere(engine: Engine) -> None:

@@ -9,9 +9,9 @@ import pytest
 
 from switchagg.errors import UsageError
 from switchagg.rules.slots import JobEntry, WorkerEntry
-from switchagg.wire.header import COUNTERS, DropReason, Header, Op, encode
+from switchagg.wire.header import COUNTERS, DropReason, Flag, Header, Op, encode
 
-from .engines import ENGINES, Engine
+from .engines import ENGINES, Engine, SharedSlots
 from .scenario import RESULT_TOKEN, Job, words, workers
 
 # Contributions
@@ -88,7 +88,7 @@ def test_any_k(engine: Engine, size: int) -> None:
 def test_other_flag_bits_are_ignored(engine: Engine) -> None:
     job = Job(engine, 1)
     packet = bytearray(encode(job.header(0, 0), words(5)))
-    packet[1] |= 0xFC
+    packet[1] |= 0xE4
     assert engine.receive(bytes(packet), ("10.0.0.1", 4000)) == job.multicast(seq=0, slot=8, payload=words(5))
 
 
@@ -96,6 +96,68 @@ def test_reply_does_not_matter_before_a_slot_is_full(engine: Engine) -> None:
     job = Job(engine)
     job.send(0, 0, words(1), reply=9)
     assert job.send(1, 0, words(2), reply=5) == job.multicast(seq=0, slot=8, payload=words(3))
+
+
+# ECN
+
+MARKED = Flag.CE | Flag.ECT
+
+
+@pytest.mark.parametrize("marked", [0, 1, 2])
+@pytest.mark.parametrize("size", [None, 16])
+def test_a_marked_contribution_makes_a_marked_result_and_repeats(
+    engine: Engine, marked: int, size: int | None
+) -> None:
+    if isinstance(engine, SharedSlots):
+        pytest.skip("no queue is before shared slots")
+    job = Job(engine, 3)
+    payload, total = (words(7), words(21)) if size else (None, None)
+    for worker in range(3):
+        outs = job.send(worker, 0, payload, ecn=MARKED if worker == marked else Flag.ECT)
+    assert outs == job.multicast(seq=0, slot=8, payload=total, ecn=MARKED)
+    assert job.send(1, 0, payload, again=True, reply=9) == job.unicast(
+        1, seq=0, slot=8, payload=total, reply=9, ecn=MARKED
+    )
+    assert job.send(1, 0, payload, again=True) == job.unicast(1, seq=0, slot=8, payload=total, ecn=MARKED)
+    for worker in range(3):  # the next block in the slot
+        outs = job.send(worker, 4, payload, ecn=Flag.ECT)
+    assert outs == job.multicast(seq=4, slot=8, payload=total, ecn=Flag.ECT)
+    for worker in range(3):
+        outs = job.send(worker, 8, payload)
+    assert outs == job.multicast(seq=8, slot=8, payload=total)
+
+
+def test_a_mark_of_a_round_that_one_worker_completes_ends_with_it(engine: Engine) -> None:
+    if isinstance(engine, SharedSlots):
+        pytest.skip("no queue is before shared slots")
+    job = Job(engine, 1)
+    assert job.send(0, 0, words(1), ecn=MARKED) == job.multicast(seq=0, slot=8, payload=words(1), ecn=MARKED)
+    assert job.send(0, 4, words(2)) == job.multicast(seq=4, slot=8, payload=words(2))
+    assert engine.receive(job.init(4), None) == [(None, job.init(4))]
+    assert job.send(0, 8) == job.multicast(seq=8, slot=8, payload=None)
+
+
+def test_the_answer_to_a_marked_retransmission_is_marked_and_no_other_one(engine: Engine) -> None:
+    if isinstance(engine, SharedSlots):
+        pytest.skip("no queue is before shared slots")
+    job = Job(engine)
+    job.send(0, 0, words(1))
+    job.send(0, 0, words(1), again=True, ecn=MARKED)  # dropped
+    assert job.send(1, 0, words(2)) == job.multicast(seq=0, slot=8, payload=words(3))
+    for reply in (0, 5):
+        for ecn in (MARKED, 0):
+            assert job.send(0, 0, words(1), again=True, reply=reply, ecn=ecn) == job.unicast(
+                0, seq=0, slot=8, payload=words(3), reply=reply, ecn=ecn
+            )
+
+
+def test_a_bare_result_has_the_mark_too(engine: Engine) -> None:
+    if isinstance(engine, SharedSlots):
+        pytest.skip("no queue is before shared slots")
+    job = Job(engine)
+    job.send(0, 0, words(1), ecn=MARKED)
+    outs = job.send(1, 0, words(2), directed=True, reply=1)
+    assert outs == job.directed(0, seq=0, slot=8, payload=words(3), ecn=MARKED)
 
 
 # SKIPs

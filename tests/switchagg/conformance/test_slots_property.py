@@ -55,7 +55,7 @@ def test_an_engine_agrees_with_the_reference(name: str) -> None:
     for number in range(SEQUENCES):
         rng = Random(f"{seed}/{number}")
         hostile = number % 3 == 0
-        traffic = Traffic(rng, hostile=hostile)
+        traffic = Traffic(rng, hostile=hostile, ecn=name != "shared")
         reference, engine = SlotTable(CAPACITY), ENGINES[name](CAPACITY)
         _open(reference, traffic)
         _open(engine, traffic)
@@ -122,7 +122,7 @@ def test_an_engine_agrees_while_workers_are_fenced_and_admitted(name: str) -> No
     changes = 0
     for number in range(SEQUENCES // 10):
         rng = Random(f"{seed}/fence/{number}")
-        traffic = Traffic(rng, hostile=number % 3 == 0)
+        traffic = Traffic(rng, hostile=number % 3 == 0, ecn=name != "shared")
         reference, engine = SlotTable(CAPACITY), ENGINES[name](CAPACITY)
         _open(reference, traffic)
         _open(engine, traffic)

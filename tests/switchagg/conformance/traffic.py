@@ -189,12 +189,14 @@ class Adversary:
     Args:
         hostile: whether it is also an admitted worker that breaks the window rule, and a controller that
             initialises slots in the middle of a job.
+        ecn: whether its packets may have the flags CE and ECT.
     """
 
-    def __init__(self, rng: Random, senders: list[Sender], *, hostile: bool) -> None:
+    def __init__(self, rng: Random, senders: list[Sender], *, hostile: bool, ecn: bool) -> None:
         self._rng = rng
         self._senders = senders
         self._tricks = (*HARMLESS, *HOSTILE) if hostile else HARMLESS
+        self._ecn = ecn
         self.used: Counter[str] = Counter()
 
     def packet(self, seen: list[Packet]) -> Packet:
@@ -276,6 +278,8 @@ class Adversary:
             case "mutate":
                 for _ in range(rng.randint(1, 3)):
                     changed[rng.randrange(min(len(changed), 16))] ^= 1 << rng.randrange(8)
+                if not self._ecn:
+                    changed[1] &= ~(Flag.CE | Flag.ECT)
         return bytes(changed), source
 
     def _job(self, header: Header) -> JobEntry:
@@ -288,18 +292,22 @@ class Traffic:
     Args:
         senders: the jobs; by default one or two small ones. Whoever drives the switch may take jobs out and
             put others in while packets flow: what was sent for those that left may still be repeated.
+        ecn: whether packets may have the flags CE and ECT.
     """
 
-    def __init__(self, rng: Random, *, hostile: bool, senders: Sequence[Sender] = ()) -> None:
+    def __init__(
+        self, rng: Random, *, hostile: bool, senders: Sequence[Sender] = (), ecn: bool = True
+    ) -> None:
         self._rng = rng
         self._hostile = hostile
+        self._marks = hostile and ecn
         self.senders = list(senders)
         if not senders:
             job_ids = rng.sample(range(16), rng.randint(1, 2))
             self.senders = [Sender.random(rng, 16 * i, job_id) for i, job_id in enumerate(job_ids)]
         self._known = list(self.senders)
         self._roots = {id(sender): sender.root() for sender in self.senders}
-        self.adversary = Adversary(rng, self._known, hostile=hostile)
+        self.adversary = Adversary(rng, self._known, hostile=hostile, ecn=ecn)
         self._noise = rng.choice([0.0, 0.1, 0.3])
         self._loss = rng.choice([0.0, 0.1, 0.4])
         self._reorder = rng.choice([1, 3, 100])
@@ -344,6 +352,9 @@ class Traffic:
             if rng.random() >= 0.1:  # else it will arrive again
                 self._uplink.remove(packet)
             if rng.random() >= self._loss:
+                if self._marks and rng.random() < 0.2:
+                    payload, source = packet
+                    packet = bytes([payload[0], payload[1] | rng.choice([8, 16, 24])]) + payload[2:], source
                 seen.append(packet)
                 self.following += 1
                 yield packet

@@ -206,7 +206,15 @@ def test_no_queue(queue: int) -> None:
         Rate(1e9, queue)
 
 
-@pytest.mark.parametrize("rate", [Rate(1e9), Rate(123456.75, 1 << 20), Rate(1e12, 1 << 28)])
+@pytest.mark.parametrize("mark", [0, (1 << 20) + 1])
+def test_no_mark(mark: int) -> None:
+    with pytest.raises(UsageError, match=f"mark is {mark} bytes; accepted: 1..1048576"):
+        Rate(1e9, mark=mark)
+
+
+@pytest.mark.parametrize(
+    "rate", [Rate(1e9), Rate(123456.75, 1 << 20), Rate(1e12, 1 << 28), Rate(1e9, 1 << 16, 1 << 14)]
+)
 def test_options_are_read_back(rate: Rate) -> None:
     parser = argparse.ArgumentParser()
     add_network_options(parser)
@@ -226,6 +234,7 @@ def test_how_it_is_shown() -> None:
     [
         (["run", "-n", "1", "--rate", "1", "--", "true"], "rate is '1'; accepted: a number and bit"),
         (["run", "-n", "1", "--queue", "65536", "--", "true"], "--queue is of links with a --rate"),
+        (["run", "-n", "1", "--mark", "65536", "--", "true"], "--mark is of links with a --rate"),
         (["switch", "--port", "0", "--rate", "1Gbit", "--queue", "1"], "queue is 1 bytes"),
         (["host", "--rate", "1kbit"], "accepted: 10kbit to 1Tbit"),
         (["demo", "--rate", "0.1"], "rate is '0.1'"),
