@@ -29,7 +29,7 @@ from tests.switchagg.conformance import engines
 from tests.switchagg.devices.networks import MAC, far_socket, ip, near_mac, pair
 
 SWITCH = "10.0.0.254"
-SEQUENCES = 60
+SEQUENCES = 30
 _WAIT = 60.0
 
 

@@ -9,7 +9,9 @@ import sys
 
 PROGRAM = """
 import time
+from switchagg.report import progress
 from switchagg.report.progress import working
+progress.AFTER = {after}
 with working("measuring 1") as say:
     print("result", flush=True)
     time.sleep({seconds})
@@ -18,12 +20,16 @@ with working("measuring 1") as say:
 """
 
 
-def _shown(seconds: float) -> tuple[str, str]:
-    """Returns what goes to standard output, a pipe, and to standard error, a terminal."""
+def _shown(seconds: float, after: float) -> tuple[str, str]:
+    """Returns what goes to standard output, a pipe, and to standard error, a terminal.
+
+    Args:
+        after: seconds without an end, before anything is shown.
+    """
     ours, theirs = pty.openpty()
     try:
         run = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM.format(seconds=seconds)],
+            [sys.executable, "-c", PROGRAM.format(seconds=seconds, after=after)],
             stdout=subprocess.PIPE,
             stderr=theirs,
             text=True,
@@ -36,7 +42,7 @@ def _shown(seconds: float) -> tuple[str, str]:
                 said += os.read(ours, 4096)
             except OSError:  # the other end is closed
                 break
-        out, _ = run.communicate(timeout=60)
+        out, _ = run.communicate(timeout=240)
         assert run.returncode == 0
         return out, said.decode()
     finally:
@@ -44,18 +50,21 @@ def _shown(seconds: float) -> tuple[str, str]:
 
 
 def test_what_takes_long_is_told_on_a_terminal() -> None:
-    out, said = _shown(1.5)
+    out, said = _shown(2.5, 0.1)
     assert out == "result\n"
     assert "measuring 1" in said
     assert "measuring 2" in said
 
 
 def test_what_is_fast_is_not() -> None:
-    assert _shown(0.01) == ("result\n", "")
+    assert _shown(0.01, 120.0) == ("result\n", "")
 
 
 def test_nothing_without_a_terminal() -> None:
     run = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(seconds=0.7)], capture_output=True, text=True, check=True
+        [sys.executable, "-c", PROGRAM.format(seconds=0.3, after=0.1)],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert (run.stdout, run.stderr) == ("result\n", "")
