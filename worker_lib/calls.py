@@ -185,18 +185,24 @@ class RepeatedSum:
     def __init__(self, options: SumOptions) -> None:
         self._options = options
         self._state: SessionState | None = None
-        self._generation = 0
-        self._known: tuple[_native.Call, Any] | None = None
+        self._known: KnownCall | None = None
+
+    def known(self, state: SessionState) -> KnownCall | None:
+        """Returns the call of the present membership, if there is one yet."""
+        known = self._known
+        if self._state is state and known is not None and known.generation == state.generation:
+            return known
+        return None
 
     def prepare(self, state: SessionState, x: Any) -> Prepared:
         """Prepares it; `x` has the address, shape and type that it had before."""
+        if (known := self.known(state)) is not None:
+            return Prepared(known.call, x, known.label, (x, self._options))
         generation = state.generation  # first: if it changes meanwhile, what is made here is not used
-        if self._state is state and self._generation == generation and self._known is not None:
-            call, label = self._known
-            return Prepared(call, x, label, (x, self._options))
         made = prepare_sum(state, x, None, self._options)
-        self._state, self._generation = state, generation
-        self._known = None if made.call is None else (made.call, made.label)
+        self._state, self._known = state, None
+        if made.call is not None:
+            self._known = KnownCall(generation, made.call, made.label, partial(name_of_call, made.label))
         return made
 
 

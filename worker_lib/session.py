@@ -687,9 +687,17 @@ class Session:
 
     def _repeat(
         self, sum_: calls.RepeatedSum, x: Any, timeout: float | None, *, background: bool, lazy: bool
-    ) -> Work:
-        state = self._state
-        return Work(state, partial(sum_.prepare, state, x), timeout, background=background, lazy=lazy)
+    ) -> Work | None:
+        """Starts a sum. One that is not in the background runs a while here; returns None if it is done."""
+        state, begun = self._state, None
+        if not background and state.timeline is None and (known := sum_.known(state)) is not None:
+            native, done = state.run(known, timeout)
+            if done:
+                return None
+            if native is not None:
+                begun = native, Prepared(known.call, x, known.label, (x, sum_))
+        prepare = partial(sum_.prepare, state, x)
+        return Work(state, prepare, timeout, background=background, lazy=lazy, begun=begun)
 
     def _reduction(
         self, x: Any, out: Any, options: SumOptions, timeout: float | None, *, background: bool

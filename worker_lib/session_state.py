@@ -211,10 +211,14 @@ class SessionState:
         self.forget_done()
         return native
 
-    def run(self, known: KnownCall) -> tuple[_native.Collective | None, bool]:
+    def run(self, known: KnownCall, seconds: float | None = None) -> tuple[_native.Collective | None, bool]:
         """Hands a known call to the engine, and runs that in this thread for a while.
 
         Around a short call, preparing and `Work` take longer than the engine. They are for what lasts longer.
+
+        Args:
+            known: the call.
+            seconds: that it may take; the session's setting by default.
 
         Returns:
             The collective; None where `submit` has to say why the engine does not take it. True if it is
@@ -232,7 +236,7 @@ class SessionState:
             with self._lock:
                 owed = self.monitor is not None and self.monitor.owed is not None
                 if not (self.closed or owed or known.generation != self.generation):
-                    nanoseconds = int(min(self.timeout, 1e9) * 1e9)
+                    nanoseconds = int(min(self.timeout if seconds is None else seconds, 1e9) * 1e9)
                     native = engine.submit(known.call, nanoseconds, False, known.generation)
                     if native is not None:
                         self._records.append((known.called, native))

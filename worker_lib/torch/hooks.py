@@ -227,14 +227,28 @@ class State:
 
     # ------------------------------------------------------------------ one bucket
 
+    def _hand_over(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+        """Starts a bucket's reduction. The last of a backward pass runs here, and completes the others."""
+        reduction = self._start(bucket)
+        if not bucket.is_last():
+            self._started.append(reduction)
+            return reduction.future()
+        reduction.drive(_DRIVE_SECONDS)
+        started, self._started = self._started, []
+        for before in started:
+            before.settle()
+        return reduction.future()
+
     def _start(self, bucket: Any) -> Reduction:
         """Starts the reduction of a bucket: at once, on its GPU, or from its GPU through the feeder."""
         through = self._through  # what begins later does so among the same ranks
-        if self._joined is not None and self._group.size() != through.session.world_size:
-            raise UsageError(
-                f"the process group has {self._group.size()} members, this State "
-                f"{through.session.world_size}: make a new one when members change"
-            )
+        if self._joined is not None and not self._started:
+            size, ranks = self._group.size(), through.session.world_size
+            if size != ranks:
+                raise UsageError(
+                    f"the process group has {size} members, this State {ranks}: make a new one when members "
+                    "change"
+                )
         buffer = bucket.buffer()
         if through.staging.reaches(buffer):
             early = not bucket.is_last()
@@ -291,7 +305,8 @@ class State:
                 )  # fmt: skip
                 return Reduction([work], buffer, [], through.futures)
             sum_ = self._sum(through.session, bucket, buffer)
-        works = [through.session._repeat(sum_, buffer, self._seconds, background=background, lazy=lazy)]
+        sum_work = through.session._repeat(sum_, buffer, self._seconds, background=background, lazy=lazy)
+        works = () if sum_work is None else (sum_work,)
         return Reduction(works, buffer, (), through.futures, lazy=lazy)
 
     def _sum(self, session: Session, bucket: Any, buffer: torch.Tensor) -> RepeatedSum:
@@ -339,13 +354,7 @@ def _check(buffer: torch.Tensor) -> None:
 
 def allreduce_hook(state: State, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Averages a bucket's gradients over all ranks through the switch, for `register_comm_hook`."""
-    with ranged("allreduce_hook"):
-        reduction = state._start(bucket)
-        if not bucket.is_last():
-            state._started.append(reduction)
-            return reduction.future()
-        reduction.drive(_DRIVE_SECONDS)
-        started, state._started = state._started, []
-        for before in started:
-            before.settle()
-        return reduction.future()
+    if torch.autograd._profiler_enabled():
+        with ranged("allreduce_hook"):
+            return state._hand_over(bucket)
+    return state._hand_over(bucket)

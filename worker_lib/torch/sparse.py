@@ -67,22 +67,33 @@ def _layout(shape: torch.Size, dims: int) -> _Layout | None:
     return _Layout(width, elements, width // block, elements // block)
 
 
+class _Kind(NamedTuple):
+    """Sums that take one kind of tables: the shape, how many dimensions are sparse, options of the sum."""
+
+    shape: torch.Size
+    dims: int
+    dtype: torch.dtype
+    op: str
+    bits: int | str | None
+    min_bits: int | None
+
+
 class Table:
-    """A table of zeros, bitmaps of its blocks (this rank's, zero too, and the union's), and a sum of it.
+    """A table of zeros, bitmaps of its blocks (this rank's, zero too, and the union's), and a sum of it."""
 
-    Args:
-        layout: of the table.
-        dtype: of its elements.
-        options: of the sum, but for mask and union.
-    """
-
-    def __init__(self, layout: _Layout, dtype: torch.dtype, options: SumOptions) -> None:
+    def __init__(self, kind: _Kind) -> None:
+        layout = _layout(kind.shape, kind.dims)
+        assert layout is not None
         # NumPy takes zeros from the kernel, which backs a page when it is first touched.
-        zeros = np.zeros(layout.elements * dtype.itemsize, np.uint8)
-        self.flat = torch.from_numpy(zeros).view(dtype)
+        zeros = np.zeros(layout.elements * kind.dtype.itemsize, np.uint8)
+        self.flat = torch.from_numpy(zeros).view(kind.dtype)
         mask, union = np.zeros((2, -(-layout.blocks // 32)), np.uint32)
-        self.address, self.mask, self.union = self.flat.data_ptr(), mask.ctypes.data, union.ctypes.data
-        self.sum = RepeatedSum(options._replace(blocks=PackedMask(mask), union=union))
+        self.mask, self.union = mask.ctypes.data, union.ctypes.data
+        self.rows, self.row, self.blocks = kind.shape[: kind.dims], kind.shape[kind.dims :], layout.blocks
+        self.at = self.flat.data_ptr(), layout.width * kind.dtype.itemsize, layout.row_blocks
+        block = layout.width // layout.row_blocks
+        options = SumOptions(kind.op, kind.bits, kind.min_bits, PackedMask(mask), block, union=union)
+        self.sum = RepeatedSum(options)
 
 
 class Tables:
@@ -90,19 +101,19 @@ class Tables:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._spare: dict[Any, list[Table]] = {}
+        self._spare: dict[_Kind, list[Table]] = {}
 
-    def take(self, layout: _Layout, dtype: torch.dtype, options: SumOptions) -> Table:
+    def take(self, kind: _Kind) -> Table:
         """A table that nobody else uses."""
         with self._lock:
-            if spare := self._spare.get((layout, dtype, options)):
+            if spare := self._spare.get(kind):
                 return spare.pop()
-        return Table(layout, dtype, options)
+        return Table(kind)
 
-    def give_back(self, table: Table, layout: _Layout, dtype: torch.dtype, options: SumOptions) -> None:
+    def give_back(self, table: Table, kind: _Kind) -> None:
         """Takes back a table that is all zeros again."""
         with self._lock:
-            spare = self._spare.setdefault((layout, dtype, options), [])
+            spare = self._spare.setdefault(kind, [])
             if len(spare) < _SPARE:
                 spare.append(table)
 
@@ -122,43 +133,38 @@ def start(
     """Starts the reduction of a tensor that `fits`.
 
     Returns:
-        The collectives, and a function that then makes `tensor` the result: coalesced, with the union of all
-        ranks' rows.
+        The collectives that are not done yet, and a function that then makes `tensor` the result: coalesced,
+        with the union of all ranks' rows.
 
     Raises:
         IndexError: an index is outside the tensor's shape; nothing was sent.
     """
-    shape, dims, dtype = tensor.shape, tensor.sparse_dim(), tensor.dtype
     if session.world_size == 1:
         x = tensor.detach().coalesce()
         return [], lambda: _replace(tensor, x)
-    layout = _layout(shape, dims)
-    assert layout is not None
-    rows, (width, _, row_blocks, blocks) = shape[:dims], layout
-    options = SumOptions(op, bits, min_bits, block_size=width // row_blocks)
-    row_bytes = width * dtype.itemsize
-    added = None if tensor.is_coalesced() else _ADDED.get(dtype)
+    kind = _Kind(tensor.shape, tensor.sparse_dim(), tensor.dtype, op, bits, min_bits)
+    added = None if tensor.is_coalesced() else _ADDED.get(kind.dtype)
     whole = tensor if added is not None else tensor.detach().coalesce()
     numbers, values = whole._indices().contiguous(), whole._values().contiguous()
-    table = tables.take(layout, dtype, options)
-    at = table.address, row_bytes, row_blocks
+    table = tables.take(kind)
     _native.put_rows(
-        numbers.data_ptr(), numbers.shape[1], rows, values.data_ptr(), *at, table.mask, added or _DISTINCT
-    )
+        numbers.data_ptr(), numbers.shape[1], table.rows, values.data_ptr(), *table.at, table.mask,
+        added or _DISTINCT,
+    )  # fmt: skip
     work = session._repeat(table.sum, table.flat, timeout, background=background, lazy=lazy)
 
     def finish() -> None:
-        count = _native.count_rows(table.union, blocks, row_blocks)
-        values, indices = table.flat.new_empty((count, *shape[dims:])), numbers.new_empty((dims, count))
+        count = _native.count_rows(table.union, table.blocks, table.at[2])
+        values, indices = table.flat.new_empty((count, *table.row)), numbers.new_empty((kind.dims, count))
         to = values.data_ptr(), indices.data_ptr(), count
-        _native.take_rows(table.union, blocks, rows, *at, *to, table.mask)
-        tables.give_back(table, layout, dtype, options)
+        _native.take_rows(table.union, table.blocks, table.rows, *table.at, *to, table.mask)
+        tables.give_back(table, kind)
         result = torch.sparse_coo_tensor(
-            indices, values, shape, device="cpu", is_coalesced=True, check_invariants=False
+            indices, values, kind.shape, device="cpu", is_coalesced=True, check_invariants=False
         )
         _replace(tensor, result)
 
-    return [work], finish
+    return [] if work is None else [work], finish
 
 
 def _block(width: int) -> int | None:

@@ -32,6 +32,9 @@ Step = Callable[[], None]
 _STOP_SECONDS: Final = 5.0
 _PATIENCE: Final = 0.5  # seconds for a callback before another thread runs what comes after it
 _LATER: Final = 0.05  # seconds until a task that is for later is queued
+_LOOKS: Final = (
+    20  # so often, _LATER apart, a thread without tasks looks for some before it sleeps until one comes
+)
 _NOTHING: Final = nullcontext()
 _log = logging.getLogger("switchagg")
 _local = threading.local()  # .calling, as in SwitchWork; .running, .within: levels of a TaskThread
@@ -265,14 +268,17 @@ class Later:
             self._thread.join(_STOP_SECONDS)
 
     def _run(self) -> None:
+        looks = 0  # at no tasks, since the last one
         with self._changed:
             while self._tasks or not self._stopped:
                 if not self._tasks:
-                    self._idle = True
-                    self._changed.wait()
+                    self._idle = looks >= _LOOKS
+                    self._changed.wait(None if self._idle else _LATER)
                     self._idle = False
+                    looks += 1
                 elif self._tasks[0][2]():
                     self._tasks.popleft()
+                    looks = 0
                 elif not self._stopped and (left := self._tasks[0][0] - time.monotonic()) > 0:
                     self._changed.wait(left)
                 else:

@@ -4,12 +4,15 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstdint>
 #include <cstring>
 #include <stdexcept>
 #include <string>
 #include <vector>
+
+#include "switchagg/native/worker/plan.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -75,8 +78,11 @@ void put_rows(uintptr_t indices, size_t count, const Shape& shape, uintptr_t val
   if (static_cast<Adds>(adds) != Adds::distinct)
     std::sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) { return a.number < b.number; });
   auto* words = reinterpret_cast<uint32_t*>(bitmap);
+  const auto place = [&](size_t i) { return reinterpret_cast<uint8_t*>(table) + rows[i].number * row_bytes; };
+  for (size_t i = 0; i < std::min(kFetched, count); ++i) fetch_block(place(i), row_bytes);
   for (size_t i = 0; i < count; ++i) {
-    uint8_t* const to = reinterpret_cast<uint8_t*>(table) + rows[i].number * row_bytes;
+    if (i + kFetched < count) fetch_block(place(i + kFetched), row_bytes);
+    uint8_t* const to = place(i);
     const uint8_t* const from = reinterpret_cast<const uint8_t*>(values) + rows[i].from * row_bytes;
     if (i > 0 && rows[i].number == rows[i - 1].number) {
       add_row(static_cast<Adds>(adds), to, from, row_bytes);
@@ -99,16 +105,24 @@ void take_rows(uintptr_t bitmap, uint64_t blocks, const Shape& shape, uintptr_t 
                uintptr_t values, uintptr_t indices, size_t count, uintptr_t put) {
   std::memset(reinterpret_cast<void*>(put), 0, (blocks + 31) / 32 * sizeof(uint32_t));
   auto* to = reinterpret_cast<uint8_t*>(values);
-  size_t number = 0;
-  each_row(bitmap, blocks, row_blocks, [&](uint64_t row) {
-    uint8_t* const from = reinterpret_cast<uint8_t*>(table) + row * row_bytes;
-    std::memcpy(to, from, row_bytes);
-    std::memset(from, 0, row_bytes);
+  const auto place = [&](uint64_t row) { return reinterpret_cast<uint8_t*>(table) + row * row_bytes; };
+  size_t seen = 0, number = 0;
+  std::array<uint64_t, kFetched> next;  // rows whose memory is on its way
+  const auto take = [&] {
+    uint64_t row = next[number % kFetched];
+    std::memcpy(to, place(row), row_bytes);
+    std::memset(place(row), 0, row_bytes);
     to += row_bytes;
     for (size_t d = shape.size(); d-- > 0; row /= shape[d])
       reinterpret_cast<int64_t*>(indices)[d * count + number] = static_cast<int64_t>(row % shape[d]);
     ++number;
+  };
+  each_row(bitmap, blocks, row_blocks, [&](uint64_t row) {
+    if (seen - number == kFetched) take();
+    fetch_block(place(row), row_bytes);
+    next[seen++ % kFetched] = row;
   });
+  while (number < seen) take();
 }
 
 }  // namespace

@@ -125,6 +125,23 @@ def test_what_is_for_later_is_queued_unless_it_is_done(monkeypatch: pytest.Monke
         tasks.put_later(ready.set, ready.is_set)
 
 
+def test_what_is_for_later_is_found_by_a_thread_that_looks_and_wakes_one_that_sleeps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(work, "_LATER", 0.01)
+    for looks in (10**9, 0):
+        monkeypatch.setattr(work, "_LOOKS", looks)
+        tasks, ready = TaskThread("test"), threading.Event()
+        tasks.put_later(ready.set, lambda: True)
+        if looks:
+            eventually(lambda tasks=tasks: not tasks._later._tasks)
+        else:
+            eventually(lambda tasks=tasks: tasks._later._idle)
+        tasks.put_later(ready.set, ready.is_set)
+        assert ready.wait(20)
+        tasks.stop()
+
+
 def test_a_stop_loses_nothing_that_comes_for_later_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(work, "_LATER", 600.0)
     tasks, tried, taken, ran = TaskThread("test"), [], [], []
