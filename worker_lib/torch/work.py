@@ -554,22 +554,30 @@ class Reduction:
 
     def settle(self) -> None:
         """Completes the future if the reduction is done; else a thread does, also if it is lazy."""
-        if self._done:
-            return
-        if all(part.done() for part in self._parts):
-            self._complete()
-        elif self._lazy:
+        if not self.is_completed() and self._lazy:
             self._futures.put(self._complete)
+
+    def wait(self, timeout: timedelta | None = None) -> None:
+        """Waits until the reduction is done. Raises as `SwitchWork.wait`."""
+        self._complete(None if timeout is None else timeout.total_seconds())
+        if self._error is not None:
+            raise self._error
+
+    def is_completed(self) -> bool:
+        """True if `wait` would return or raise at once."""
+        if not self._done and all(part.done() for part in self._parts):
+            self._complete()
+        return self._done
 
     def _is_done(self) -> bool:
         return self._done
 
-    def _complete(self) -> None:
+    def _complete(self, seconds: float | None = None) -> None:
         """Waits for every part, then finishes, in the first thread that takes the lock."""
         error: BaseException | None = None
         try:
             for part in self._parts:
-                part.wait()
+                part.wait(seconds)
         except BaseException as caught:
             error = _noted(caught)
         with self._lock:
