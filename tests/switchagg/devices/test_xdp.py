@@ -9,6 +9,7 @@ import pytest
 
 from switchagg.emulator.switch import Switch
 from switchagg.errors import UsageError
+from switchagg.wire.header import Flag
 from tests.seeds import seed_of_this_run
 from tests.switchagg.control.drivers.rack import has_namespaces
 from tests.switchagg.devices.networks import alone, why_no_xdp
@@ -59,6 +60,10 @@ def test_results_are_as_scapy_would_make_them(frames: dict[str, Any]) -> None:
     assert {tuple(each["from"]) for each in results} == {(frames["near"], "10.0.0.254", frames["port"])}
     assert {tuple(each["to"]) for each in results} == {("02:00:00:00:00:01", "10.0.0.1", 7000)}
     assert frames["after"]["packets_in"] == len(results)
+
+
+def test_a_mark_is_in_the_result(frames: dict[str, Any]) -> None:
+    assert frames["ecn"] == [2, Flag.CE | Flag.ECT, True]
 
 
 def test_what_does_not_fit_its_headers_is_dropped(frames: dict[str, Any]) -> None:

@@ -23,7 +23,7 @@ from scapy.layers.l2 import Dot1Q, Ether
 from switchagg.control.embedded import EmbeddedController
 from switchagg.emulator.switch import Switch
 from switchagg.rules.slots import JobEntry, WorkerEntry
-from switchagg.wire.header import Header, Op, decode, encode
+from switchagg.wire.header import Flag, Header, Op, decode, encode
 from tests.switchagg.devices.networks import MAC, Rack, far_socket, ip, near_mac, pair
 from worker_lib import _native
 
@@ -160,6 +160,13 @@ def frames(seed: int) -> dict[str, Any]:
         found["taken"] = [packet is not None and _checked(packet)["same"] for packet in taken]
         found["silent"] = peer.next(lambda each: UDP in each and each[UDP].dport == 7000, 0.2) is None
         found["dropped"] = switch.port_counters()
+
+        # CE of an IP header is in the flags of the RESULT, whose own IP header is ECT(0).
+        marked = encode(Header(Op.SUM, Flag.ECT, 5, 90, 35, 35), np.full(16, 3, np.uint32))
+        peer.send(peer.to(port, marked, tos=3))
+        packet = peer.next(lambda each: UDP in each and each[UDP].dport == 7000)
+        flags = decode(bytes(packet[UDP].payload)[:80])[0].flags & (Flag.CE | Flag.ECT)
+        found["ecn"] = [packet[IP].tos, flags, _checked(packet)["same"]]
 
         # The kernel's: another port, fragments of a contribution, an echo request, a VLAN.
         other = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
