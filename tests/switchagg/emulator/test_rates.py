@@ -97,7 +97,7 @@ def test_a_full_queue_drops_and_counts() -> None:
 def test_each_worker_has_a_link_of_its_own() -> None:
     with Switch(rate=Rate(MIN_RATE)) as switch, PlainWorkers(2).join(switch) as workers:
         ask(switch, workers, range(1, 101))  # some twelve seconds' worth
-        workers.send(1, -8, reply=7)
+        workers.send(1, -7, reply=7)  # a slot that worker 0 does not use
         assert workers.receive(1)[0].reply == 7
         assert switch.counters()["received"] < 100  # worker 0's are still on their way
 
