@@ -2,6 +2,7 @@
 
     python scripts/loss_envelope.py
     python scripts/loss_envelope.py --workers 16 --slots 64 --words 17 --loss 0,0.05
+    python scripts/loss_envelope.py --workers 2,4 --slots 512 --words 352 --loss 0 --threads 2
 
 Each cell repeats an all-reduce of int32 over UDP, through a switch that loses packets independently in both
 directions, and checks every sum. A row has, for each loss, the goodput (bytes of the tensor a second, 10^6),
@@ -126,13 +127,17 @@ def main() -> int:
     parser.add_argument(
         "--loss", type=lambda text: [float(p) for p in text.split(",")], default=[0, 0.01, 0.05, 0.1, 0.2]
     )
+    parser.add_argument(
+        "--threads", type=int, default=1, help="of the switch; several lose nothing (%(default)s)"
+    )
     parser.add_argument("--seconds", type=float, default=0.3, help="of a cell, at least (%(default)s)")
     options = parser.parse_args()
     losses = sorted({0.0, *options.loss})
     found: dict[tuple[int, int, int, float], Figures] = {}
     bad = 0
     for loss in losses:
-        with EmbeddedController(faults=Faults(loss=loss, seed=SEED)) as host:
+        faults = Faults(loss=loss, seed=SEED) if loss else None
+        with EmbeddedController(faults=faults, threads=options.threads) as host:
             for workers, slots, words in product(options.workers, sorted(options.slots), options.words):
                 try:
                     found[workers, slots, words, loss] = measure(host, workers, slots, words, options.seconds)

@@ -136,7 +136,7 @@ class Admission:
         policy: int = 0,
         receivers: Sequence[int] = (),
         shared_slots: bool = False,
-        block: int = 0,
+        threads: int = 1,
         weight: int = 32,
     ) -> None: ...
 
@@ -303,7 +303,9 @@ class StripeRates:
 class Window:
     """The sender's window, for tests; see `tests.reference.window.Window`."""
 
-    def __init__(self, slots: int, batch: int, limit: int, shared: bool = False) -> None: ...
+    def __init__(
+        self, slots: int, batch: int, limit: int, shared: bool = False, threads: int = 1, first_seq: int = 0
+    ) -> None: ...
     base: Final[int]
     next: Final[int]
     cwnd: Final[int]

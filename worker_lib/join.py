@@ -165,7 +165,8 @@ class Membership:
         switch_name: for people. switch_address, switch_port: IP address and UDP port that packets go to.
         switch_receive_buffer: bytes that the switch can queue there.
         switch_link: name of the UNIX socket where workers of the switch's own host attach; empty for none.
-        switch_block: consecutive slots that one thread of the switch has, of several; 0 for any.
+        switch_threads: to which the switch deals blocks of slots in turn; of a tree, the least common
+            multiple of its switches'.
         shared: the slots are in memory that all workers share.
         base, slots, words: the slot range, P and K.
         first_seq: sequence number of packet number 0.
@@ -196,7 +197,7 @@ class Membership:
     switch_port: int
     switch_receive_buffer: int
     switch_link: str
-    switch_block: int
+    switch_threads: int
     shared: bool
     base: int
     slots: int
@@ -569,7 +570,7 @@ def _membership(
         switch_port=int(switch["port"]),
         switch_receive_buffer=int(switch["receive_buffer"]),
         switch_link=str(switch.get("link", "")),
-        switch_block=int(switch.get("block", 0)),
+        switch_threads=int(switch.get("threads", 1)),
         shared=bool(answer.get("shared", False)),
         base=int(answer["base"]),
         slots=int(answer["slots"]),

@@ -179,7 +179,7 @@ def _admission(
         policy=member.policy.word(),
         receivers=list(member.receivers),
         shared_slots=shared,
-        block=member.switch_block,
+        threads=member.switch_threads,
         weight=member.weight,
     )
 

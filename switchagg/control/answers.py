@@ -32,9 +32,9 @@ class Endpoint(TypedDict):
     """Bytes that the switch's socket takes in one go."""
     link: str
     """UNIX socket of the shared memory, for workers on the switch's own computer; or empty."""
-    block: int
-    """Consecutive slots that one thread of the switch has: no train of packets should have slots of two.
-    0 where it does not matter."""
+    threads: int
+    """To which blocks of 64 consecutive slots are dealt in turn: no train of packets should have slots of two
+    blocks, if there are several. Of a tree, members are told the least common multiple of its switches'."""
 
 
 class MemberView(TypedDict):

@@ -112,8 +112,13 @@ def admitted(
     heartbeat: tuple[str, int] | None,
     *,
     standby: bool,
+    threads: int,
 ) -> AdmittedView:
-    """Returns the first event of the stream of the member at this address."""
+    """Returns the first event of the stream of the member at this address.
+
+    Args:
+        threads: of the switch, and on a tree of the others too.
+    """
     shown = asdict(admission)
     cookie, interval = shown.pop("cookie"), shown.pop("interval")
     address, port = heartbeat or ("", 0)
@@ -123,7 +128,7 @@ def admitted(
         "receivers": list(admission.receivers),
         "standby": standby,
         "lost": [{"rank": rank, "why": why} for rank, why in admission.lost],
-        "switch": _attached(drivers[admission.switch], member),
+        "switch": _attached(drivers[admission.switch], member) | {"threads": threads},
         "stripes": [
             asdict(each) | {"switch": _attached(drivers[each.switch], member)} for each in admission.stripes
         ],
@@ -152,5 +157,5 @@ def endpoint(driver: SwitchDriver, member: str | None = None) -> Endpoint:
         "port": port,
         "receive_buffer": driver.receive_buffer,
         "link": driver.link,
-        "block": driver.block,
+        "threads": driver.threads,
     }

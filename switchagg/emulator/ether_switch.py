@@ -157,9 +157,9 @@ class EtherSwitch(SoftwareSwitch):
         return ""
 
     @property
-    def block(self) -> int:
+    def threads(self) -> int:
         """One thread has all slots."""
-        return 0
+        return 1
 
     @property
     def memory(self) -> str:

@@ -27,7 +27,7 @@ from switchagg.emulator.rates import Rate
 from switchagg.emulator.software_switch import SoftwareSwitch
 from switchagg.errors import SwitchError, UsageError
 from switchagg.rules.slots import Address, JobEntry
-from switchagg.wire.header import BLOCK_SLOTS, max_words
+from switchagg.wire.header import max_words
 
 if TYPE_CHECKING:
     from switchagg.p4program.program import JobPlace
@@ -168,14 +168,6 @@ class Switch(SoftwareSwitch):
     def link(self) -> str:
         """Name of the UNIX socket (abstract) where workers of this host attach; empty without links."""
         return self._opened().link_name
-
-    @property
-    def block(self) -> int:
-        """Consecutive slots that one thread has, of which a worker's train should have those of one thread.
-
-        0 where one thread has all.
-        """
-        return BLOCK_SLOTS if self.threads > 1 else 0
 
     @property
     def memory(self) -> str:

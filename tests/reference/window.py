@@ -23,19 +23,21 @@ packet number) mod 2^32 and its slot is base + (seq mod P). The rules that this 
   not see that others do.
 * A packet is lost by the reordering threshold when RESULTs of so many later packets are held (two batches,
   16 to 64, P/8 at most). It is retransmitted at once; after that, only RESULTs of packets first sent after
-  the retransmission count.
+  the retransmission count. Of a switch with several threads, to which blocks of slots are dealt in turn, one
+  of these must be of the packet's thread: each keeps the order of what it gets, and may be any time behind
+  the others.
 * The congestion window counts outstanding packets. It shrinks at most once a round trip (to 7/8 for a packet
   lost by the threshold, to 3/4 for a timer that ran out), never under one batch, and grows by a quarter of
   itself a round trip, at least a batch, up to `limit`. `limit` is what the socket buffers hold, so the
   window guards against unforeseen congestion, and random loss alone does not close it.
 * With `shared` it follows losses and marks, as TCP's does. It starts at 10 packets, shrinks to half for a
-  packet whose RESULT is missing while a later one's is held, which every rank has sent then, and to 3/4 for
-  the timer of a packet that waits for nobody, both when it was sent once only; never under 2; and grows by
-  one packet a round trip, or by a quarter up to where the last such loss left it. At most a quarter of it
-  is sent at once (a *train*), and half of it, 3 at least, suffices as reordering threshold. A timer is no
-  less than twice what answers to retransmissions take: a queue makes other ranks late too. A RESULT that a
-  queue has marked (ECN) shrinks it to 4/5, at most once a round trip, if its packet was sent after the
-  window shrank last; from there it grows by one packet a round trip.
+  packet whose RESULT is missing while a later one's of its thread is held, which every rank has sent then,
+  and to 3/4 for the timer of a packet that waits for nobody, both when it was sent once only; never under 2;
+  and grows by one packet a round trip, or by a quarter up to where the last such loss left it. At most a
+  quarter of it is sent at once (a *train*), and half of it, 3 at least, suffices as reordering threshold. A
+  timer is no less than twice what answers to retransmissions take: a queue makes other ranks late too. A
+  RESULT that a queue has marked (ECN) shrinks it to 4/5, at most once a round trip, if its packet was sent
+  after the window shrank last; from there it grows by one packet a round trip.
 
 `switchagg/native/worker/window.cpp` does the same in the engine; tests drive both with the same events.
 """
@@ -43,8 +45,11 @@ packet number) mod 2^32 and its slot is base + (seq mod P). The rules that this 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+from switchagg.wire.header import BLOCK_SLOTS
 
 RTO_FLOOR_NS = 500_000
 WHOLE_BATCHES = 3  # time-outs in a row without a RESULT, before repeats are fewer
@@ -107,10 +112,16 @@ class Window:
         batch: packets that one batch of datagrams holds; the congestion window never falls under it.
         limit: most outstanding packets that the socket buffers hold; capped at P/2.
         shared: the congestion window follows losses and marks.
+        threads: those of the switch, to which blocks of slots are dealt in turn.
+        first_seq: the sequence number of packet 0.
     """
 
-    def __init__(self, slots: int, batch: int, limit: int, shared: bool = False) -> None:
+    def __init__(
+        self, slots: int, batch: int, limit: int, shared: bool = False, threads: int = 1, first_seq: int = 0
+    ) -> None:
         self.span = slots // 2
+        self._threads = max(1, min(threads, slots // BLOCK_SLOTS))  # no more have slots of this job
+        self._first_seq = first_seq
         self.limit = max(1, min(limit, self.span))
         self.batch = max(1, min(batch, self.limit))
         wanted = max(2 * batch, REORDERING_LEAST)
@@ -261,7 +272,7 @@ class Window:
         sends others first, ranks would lose the rest again and again.
         """
         out: list[int] = []
-        held_from = self._held_from_top()
+        held = [q for q in range(self.base, self._high) if self._entries[q].done]
         loss = timer = missing = silent = False
         most, enough = self.train, self.reordering_threshold
         if self.shared:
@@ -272,17 +283,19 @@ class Window:
             entry = self._entries[q]
             if entry.done:
                 continue
+            later = held[bisect_left(held, entry.mark) :]
+            passed = any(self.thread_of(each) == self.thread_of(q) for each in reversed(later))
             if now >= max(entry.deadline, self._timers_held_until):
                 if not timer:
                     self._back_off(now)
                     most = max(1, self.train >> max(0, self._unanswered - WHOLE_BATCHES))
                 timer = True
-            elif entry.mark < self._high and held_from(entry.mark) >= enough:
+            elif len(later) >= enough and passed:
                 loss = True
             else:
                 continue
-            missing |= q < self._high and entry.mark == q + 1
-            silent |= q >= self._high and entry.timed
+            missing |= passed and entry.mark == q + 1
+            silent |= not passed and entry.timed
             entry.timed = False
             entry.mark = self.next
             entry.deadline = now + self.timeout
@@ -307,8 +320,10 @@ class Window:
         earliest = min((e.deadline for e in self._entries.values() if not e.done), default=None)
         return None if earliest is None else max(earliest, self._timers_held_until)
 
-    def _held_from_top(self) -> _HeldFrom:
-        return _HeldFrom(self._entries, self._high)
+    def thread_of(self, packet_number: int) -> int:
+        """The switch's thread that has the packet's slot, counted from that of the job's first slot."""
+        slot = (self._first_seq + packet_number) % (2 * self.span)
+        return slot // BLOCK_SLOTS % self._threads
 
     def _sample(self, rtt: int) -> None:
         self._measured.add(rtt)
@@ -339,20 +354,3 @@ class Window:
         self._shrunk_at = now
         self.cwnd = max(self.cwnd * numerator // denominator, self._least_cwnd)
         return True
-
-
-class _HeldFrom:
-    """Counts held RESULTs at or after a packet number, each looked at once."""
-
-    def __init__(self, entries: dict[int, _Outstanding], high: int) -> None:
-        self._entries, self._high = entries, high
-        self._counts: dict[int, int] = {}
-
-    def __call__(self, packet_number: int) -> int:
-        if not self._counts:
-            total = 0
-            for q in range(self._high - 1, min(self._entries, default=self._high) - 1, -1):
-                entry = self._entries.get(q)
-                total += entry is not None and entry.done
-                self._counts[q] = total
-        return self._counts.get(packet_number, 0)

@@ -34,13 +34,13 @@ class Admission:
     def __init__(
         self, switch_ip: int, switch_port: int, job: int, token: int, result_token: int, base: int,
         slots: int, words: int, first_seq: int, rank: int, workers: int, window_limit: int, link: str = "",
-        policy: int = 0, receivers: Sequence[int] = (), shared_slots: bool = False, block: int = 0,
+        policy: int = 0, receivers: Sequence[int] = (), shared_slots: bool = False, threads: int = 1,
         weight: int = MAX_WEIGHT,
     ) -> None:  # fmt: skip
         # `receivers` are for collectives other than all-reduce.
         assert not link
         assert not shared_slots
-        assert not block
+        assert threads == 1
         where = (switch_ip, switch_port, job, token, result_token, base, slots, words, first_seq)
         self.fields = numbers((*where, rank, workers, window_limit, policy, weight))
 

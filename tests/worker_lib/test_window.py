@@ -144,6 +144,33 @@ def test_a_packet_lost_by_the_reordering_threshold_is_resent_at_once_and_not_aga
     assert w.retransmissions == 2
 
 
+def test_results_of_one_thread_are_no_sign_of_loss_at_another(make):
+    """Sequence numbers from 1,000 on; 64 slots at a time are one of two threads'."""
+    w = make(1024, 45, 512, threads=2, first_seq=1000)
+    first, second = [[q for q in range(512) if (1000 + q) % 1024 // 64 % 2 == t] for t in (0, 1)]
+    w.sent(512, 0)
+    results(w, first, MS // 4)
+    assert w.detect_lost(MS // 4) == [], "the second thread does not run"
+    results(w, second[:5], MS // 4)
+    assert w.detect_lost(MS // 4) == [], "now it does"
+    results(w, second[10:20], MS // 4)
+    assert w.detect_lost(MS // 4) == second[5:10], "it has passed these"
+
+
+@pytest.mark.parametrize(("slots", "threads"), [(128, 2), (512, 3), (512, 8), (1024, 64)])
+def test_a_loss_is_found_as_soon_with_any_number_of_threads(make, slots, threads):
+    """Unless it is the last of a block."""
+    w = make(slots, 45, slots, threads=threads)
+    w.sent(slots // 2, 0)
+    results(w, range(62), MS // 4)
+    w.sent(w.room(), MS // 4)
+    threshold = min(64, slots // 8)
+    results(w, range(63, 62 + threshold), MS // 4)
+    assert w.detect_lost(MS // 4) == [], "one later result too few"
+    results(w, [62 + threshold], MS // 4)
+    assert w.detect_lost(MS // 4) == [62]
+
+
 def test_time_outs_that_nothing_follows_repeat_fewer_packets_down_to_the_oldest(make):
     w = make(128, 8, 64)
     w.sent(1, 0)
@@ -264,6 +291,21 @@ def test_elsewhere_marks_change_nothing(make):
     assert w.cwnd == 512
 
 
+def test_on_shared_links_a_threads_results_do_not_halve_the_window_for_another(make):
+    w = make(1024, 46, 512, shared=True, threads=2)
+    now = 0
+    while w.cwnd < 512:
+        flight(w, now)
+        now += MS
+    w.sent(64 - w.next % 64, now)
+    results(w, range(w.base, w.next), now + 1)
+    first = w.next
+    w.sent(128, now)
+    results(w, range(first + 64, first + 128), now + 1)
+    assert first in w.detect_lost(w.loss_timer())
+    assert w.cwnd == 512 * 3 // 4, "the other ranks may be late"
+
+
 def test_on_shared_links_a_silent_timer_cuts_once_a_packet_and_the_window_opens_fast(make):
     w = make(1024, 46, 512, shared=True)
     now = 0
@@ -309,7 +351,8 @@ def test_native_and_python_windows_are_the_same_machine(case):
     rng = random.Random(seed)
     slots = 2 ** rng.randint(1, 10)
     batch, limit, shared = rng.randint(1, 64), rng.randint(1, 600), case % 2 == 1
-    pair = Window(slots, batch, limit, shared), _native.Window(slots, batch, limit, shared)
+    threads, first_seq = rng.choice([1, 2, 3, 4, 8]), rng.randrange(1 << 32)
+    pair = [kind(slots, batch, limit, shared, threads, first_seq) for kind in (Window, _native.Window)]
     now = 0
     in_flight: list[tuple[int, int]] = []
     loss = rng.choice([0.0, 0.01, 0.2])

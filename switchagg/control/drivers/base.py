@@ -40,8 +40,8 @@ class SwitchDriver(Protocol):
         """Name of the UNIX socket where workers of the switch's host attach; empty where they cannot."""
 
     @property
-    def block(self) -> int:
-        """Consecutive slots that one thread of the switch has; 0 where one has all."""
+    def threads(self) -> int:
+        """Threads of the switch, to which blocks of `BLOCK_SLOTS` slots are dealt in turn."""
 
     @property
     def memory(self) -> str:

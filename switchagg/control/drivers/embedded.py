@@ -54,8 +54,8 @@ class EmbeddedDriver:
         return self._switch.link
 
     @property
-    def block(self) -> int:
-        return self._switch.block
+    def threads(self) -> int:
+        return self._switch.threads
 
     @property
     def memory(self) -> str:

@@ -93,8 +93,8 @@ class P4RuntimeDriver:
         return self._program.link
 
     @property
-    def block(self) -> int:
-        return self._program.block
+    def threads(self) -> int:
+        return self._program.threads
 
     @property
     def memory(self) -> str:

@@ -73,7 +73,7 @@ struct Admission {  // the controller's answer to this worker
   std::string link;           // name of the switch's UNIX socket; empty: UDP
   std::vector<uint16_t> receivers;  // of each rank, the `reply` that names it in directed contributions; or empty
   bool shared_slots = false;  // the job's slots are in memory that its workers share
-  uint32_t block = 0;         // consecutive slots that one thread of the switch has; 0: one thread has all
+  uint32_t threads = 1;       // of the switch, to which blocks of slots are dealt in turn; 0: not known
   uint32_t weight = kMostWeight;  // of several stripes
 };
 

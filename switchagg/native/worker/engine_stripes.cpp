@@ -16,7 +16,7 @@ constexpr uint64_t kPeriod = 8;  // packets a slot, after which weights are look
 Engine::Stripe::Stripe(Attachment way, uint32_t batch, size_t stride, bool shared_links, uint64_t first)
     : port(std::move(way.port)),
       at(std::move(way.admission)),
-      window(at.slots, batch, at.window_limit, first, shared_links && at.link.empty()),
+      window(at.slots, batch, at.window_limit, first, shared_links && at.link.empty(), at.threads, at.first_seq),
       ring(port->packet_memory(at.slots * stride)),
       has_payload(at.slots),
       readers(at.slots),

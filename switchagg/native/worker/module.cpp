@@ -166,7 +166,7 @@ class Socket {
         return made;
       }
       port_->connect(admission.switch_at);
-      port_->cut_at_blocks(admission.block);
+      port_->cut_at_blocks(admission.threads > 1 ? wire::kBlockSlots : 0);
       return std::move(port_);
     }
     if (admission.shared_slots)
@@ -474,17 +474,17 @@ NB_MODULE(_native, m) {
           [](Admission* self, uint32_t switch_ip, uint16_t switch_port, uint16_t job, uint32_t token,
              uint32_t result_token, uint32_t base, uint32_t slots, uint32_t words, uint32_t first_seq, uint32_t rank,
              uint32_t workers, uint32_t window_limit, const std::string& link, uint32_t policy,
-             std::vector<uint16_t> receivers, bool shared_slots, uint32_t block, uint32_t weight) {
+             std::vector<uint16_t> receivers, bool shared_slots, uint32_t threads, uint32_t weight) {
             if (!receivers.empty() && receivers.size() != workers) throw nb::value_error("receivers: one for each rank, or none");
             if (weight < 1 || weight > kMostWeight)
               throw nb::value_error(("weight is " + std::to_string(weight) + "; accepted: 1 to " + std::to_string(kMostWeight)).c_str());
             new (self) Admission{job, token, result_token, base, slots, words, first_seq, rank, workers,
-                                  {switch_ip, switch_port}, window_limit, policy, link, std::move(receivers), shared_slots, block, weight};
+                                  {switch_ip, switch_port}, window_limit, policy, link, std::move(receivers), shared_slots, threads, weight};
           },
           "switch_ip"_a, "switch_port"_a, "job"_a, "token"_a, "result_token"_a, "base"_a, "slots"_a, "words"_a,
           "first_seq"_a, "rank"_a, "workers"_a, "window_limit"_a, "link"_a = "", "policy"_a = 0,
           "receivers"_a = std::vector<uint16_t>(), "shared_slots"_a = false,
-          "block"_a = 0, "weight"_a = kMostWeight);
+          "threads"_a = 1, "weight"_a = kMostWeight);
 
   nb::class_<Engine>(m, "Engine")
       .def(
@@ -702,10 +702,10 @@ NB_MODULE(_native, m) {
   nb::class_<Window>(m, "Window")
       .def(
           "__init__",
-          [](Window* self, uint32_t slots, uint32_t batch, uint32_t limit, bool shared) {
-            new (self) Window(slots, batch, limit, 0, shared);
+          [](Window* self, uint32_t slots, uint32_t batch, uint32_t limit, bool shared, uint32_t threads, uint32_t first_seq) {
+            new (self) Window(slots, batch, limit, 0, shared, threads, first_seq);
           },
-          "slots"_a, "batch"_a, "limit"_a, "shared"_a = false)
+          "slots"_a, "batch"_a, "limit"_a, "shared"_a = false, "threads"_a = 1, "first_seq"_a = 0)
       .def_prop_ro("base", &Window::base)
       .def_prop_ro("next", &Window::next)
       .def_prop_ro("cwnd", &Window::cwnd)

@@ -15,11 +15,12 @@ constexpr uint32_t kInitialShared = 10, kLeastShared = 2, kLeastReorderingShared
 int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }
 }  // namespace
 
-Window::Window(uint32_t slots, uint32_t batch, uint32_t limit, uint64_t first, bool shared)
+Window::Window(uint32_t slots, uint32_t batch, uint32_t limit, uint64_t first, bool shared, uint32_t threads, uint32_t first_seq)
     : span_(slots / 2),
       limit_(std::max(1u, std::min(limit, slots / 2))),
       batch_(std::max(1u, std::min(batch, limit_))),
       reordering_threshold_(std::max(1u, std::min(std::clamp(2 * batch, kLeastReordering, kMostReordering), span_ / 4))),
+      first_seq_(first_seq),
       shared_(shared),
       cwnd_(shared ? std::min(kInitialShared, limit_) : limit_),
       least_cwnd_(shared ? std::min(kLeastShared, limit_) : batch_),
@@ -27,6 +28,7 @@ Window::Window(uint32_t slots, uint32_t batch, uint32_t limit, uint64_t first, b
       base_(first),
       next_(first),
       high_(first),
+      highs_(std::clamp(threads, 1u, std::max(1u, slots / wire::kBlockSlots)), first),  // no more have slots of this job
       rto_(kRtoInitial),
       flight_end_(first),
       entries_(span_),
@@ -51,6 +53,8 @@ bool Window::on_result(uint64_t packet_number) {
   progress_ = true;
   ++held_;
   high_ = std::max(high_, packet_number + 1);
+  uint64_t& of_thread = highs_[thread_of(packet_number)];
+  of_thread = std::max(of_thread, packet_number + 1);
   return true;
 }
 
@@ -107,7 +111,7 @@ void Window::detect_lost(int64_t now, std::vector<uint64_t>& out) {
         most = std::max(1u, train() >> (std::max(unanswered_, kWholeBatches) - kWholeBatches));
       }
       timer = true;
-    } else if (e.later_from < high_) {
+    } else if (e.later_from < high_of_thread(q)) {
       if (!counted) {  // held_from_[i]: RESULTs held from packet number base + i on
         uint32_t total = 0;
         for (uint64_t p = high_; p-- > base_;) held_from_[p - base_] = total += at(p).done;
@@ -118,8 +122,8 @@ void Window::detect_lost(int64_t now, std::vector<uint64_t>& out) {
     } else {
       continue;
     }
-    missing |= q < high_ && e.later_from == q + 1;
-    silent |= q >= high_ && e.timed;
+    missing |= q < high_of_thread(q) && e.later_from == q + 1;
+    silent |= q >= high_of_thread(q) && e.timed;
     e.timed = false;
     e.later_from = next_;
     e.deadline = now + timeout();

@@ -7,12 +7,16 @@
 #include <span>
 #include <vector>
 
+#include "switchagg/native/shared/wire.h"
+
 namespace switchagg {
 
 class Window {
  public:
-  // `first`: the first packet number. `shared`: the congestion window follows losses and marks, as TCP's does.
-  Window(uint32_t slots, uint32_t batch, uint32_t limit, uint64_t first = 0, bool shared = false);
+  // `first`: the first packet number. `shared`: the congestion window follows losses and marks, as TCP's does. `threads`: those
+  // of the switch, to which blocks of slots are dealt in turn; 0 is one. `first_seq`: the sequence number of packet number 0.
+  Window(uint32_t slots, uint32_t batch, uint32_t limit, uint64_t first = 0, bool shared = false, uint32_t threads = 1,
+         uint32_t first_seq = 0);
 
   uint64_t base() const { return base_; }
   uint64_t next() const { return next_; }
@@ -59,16 +63,23 @@ class Window {
   const Entry& at(uint64_t packet_number) const { return entries_[packet_number & (span_ - 1)]; }
   int64_t round_trip() const { return measured_.srtt > 0 ? std::min(measured_.srtt, rto()) : rto(); }
   int64_t timeout() const;
+  // The thread that has the packet's slot, counted from that of the job's first slot; the packet number after its highest RESULT.
+  uint32_t thread_of(uint64_t packet_number) const {
+    if (highs_.size() == 1) return 0;
+    return ((first_seq_ + static_cast<uint32_t>(packet_number)) & (2 * span_ - 1)) / wire::kBlockSlots % highs_.size();
+  }
+  uint64_t high_of_thread(uint64_t packet_number) const { return highs_[thread_of(packet_number)]; }
   void back_off(int64_t now);
   void sample(int64_t rtt);
   bool shrink(uint32_t numerator, uint32_t denominator, int64_t now);
   uint32_t growth() const;  // packets a round trip
 
-  uint32_t span_, limit_, batch_, reordering_threshold_;
+  uint32_t span_, limit_, batch_, reordering_threshold_, first_seq_;
   bool shared_;
   uint32_t cwnd_, least_cwnd_;
   uint32_t fast_below_;  // shared: the window after the last loss, up to which it grows fast
   uint64_t base_ = 0, next_ = 0, high_ = 0;
+  std::vector<uint64_t> highs_;  // of each thread
   uint32_t held_ = 0;
   uint64_t credit_ = 0;
   struct RoundTrip {  // RFC 6298

@@ -58,7 +58,7 @@ class Program:
         ports: what our programs call the controller's ports, K and slots there.
         exact_words: its K; None where a job chooses, up to `max_words`.
         own: the switch's addresses, where it says them itself.
-        receive_buffer, link, block: as `SwitchDriver` has them.
+        receive_buffer, link, threads: as `SwitchDriver` has them.
         memory: bytes for slots; None where they all have room with words of `max_words`.
         ethernet: whether it has ports, behind which workers are; not so the native engine on a UDP port.
         directs: as `Capacity` has it.
@@ -74,7 +74,7 @@ class Program:
     memory: int | None = None
     ethernet: bool = True
     directs: bool = False
-    block: int = 0
+    threads: int = 1
 
     @property
     def native(self) -> bool:
@@ -234,7 +234,7 @@ def _native(spec: P4RuntimeSpec, notes: Iterable[str]) -> Program:
             own = SwitchAddress(default_mac(ip), ip, int(port))
         queue = int(said.get("receive_buffer", 1 << 18))
         memory = int(said.get("memory", DEFAULT_MEMORY))
-        block = int(said.get("block", 0))
+        threads = int(said.get("threads", 1))
     except ValueError:
         raise SwitchError(f"it describes itself by {said}, which cannot be read") from None
     ports = p4_program.v1model(
@@ -243,4 +243,4 @@ def _native(spec: P4RuntimeSpec, notes: Iterable[str]) -> Program:
     )
     words = min(most, spec.words or most)
     link = said.get("link", "")
-    return Program("native", ports, words, None, own, queue, link, memory, "ports" in said, block=block)
+    return Program("native", ports, words, None, own, queue, link, memory, "ports" in said, threads=threads)

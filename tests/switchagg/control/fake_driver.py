@@ -33,7 +33,7 @@ class FakeDriver:
         self.address = ("127.0.0.1", 48879)
         self.receive_buffer = 1 << 20
         self.link = "a-link"
-        self.block = 0
+        self.threads = 1
         self.memory = ""
         self.warnings: list[str] = []
         self.jobs: dict[int, JobEntry] = {}

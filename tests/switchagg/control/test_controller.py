@@ -14,7 +14,7 @@ import pytest
 
 from switchagg.control.controller import Controller
 from switchagg.control.jobs import book
-from switchagg.control.jobs.records import OPEN, JobSpec, OnLoss, Quota, Tenant
+from switchagg.control.jobs.records import OPEN, JobSpec, JoinRequest, OnLoss, Quota, Tenant
 from switchagg.control.telemetry import History
 from switchagg.errors import AdmissionError, UsageError
 from switchagg.rules.slots import JobEntry
@@ -22,6 +22,7 @@ from switchagg.rules.switch import ChangeKind, SwitchChange
 from tests.seeds import seed_of_this_run
 from tests.switchagg.control.fake_driver import FakeDriver
 from tests.switchagg.control.recorded_streams import Recorder, asked, join_all, token, up
+from tests.switchagg.control.switch_trees import address, wired
 from tests.waiting import eventually
 
 FIELDS = {"collectives": 1, "bytes_reduced": 4096, "packets_sent": 10, "blocks_total": 4, "blocks_own": 1}
@@ -210,6 +211,26 @@ def test_questions_are_answered_or_refused(controller: Controller) -> None:
         question.result(60)
     assert error.value.code == "failed"
     assert joined[0].of("evicted")[0]["why"] == "evicted by default"
+
+
+def test_members_are_told_of_the_threads_of_their_tree() -> None:
+    drivers = [FakeDriver(name="root"), FakeDriver(name="leaf1"), FakeDriver(name="leaf2")]
+    for number, (driver, threads) in enumerate(zip(drivers, (2, 3, 1), strict=True)):
+        driver.threads, driver.address = threads, (f"127.2.0.{number + 1}", 48879)
+    controller = Controller(drivers, slots=16, wiring=wired(2))
+    controller.start()
+    try:
+        up(controller)
+        for name, leaves, threads in (("both", (1, 2), 6), ("rack", (1, 1), 3)):
+            lines = [Recorder() for _ in leaves]
+            for rank, leaf in enumerate(leaves):
+                request = JoinRequest(rank, 2, address(leaf, rank), 4000)
+                controller.join(OPEN, name, request, lines[rank])
+            told = [line.wait()["switch"] for line in lines]
+            assert [each["name"] for each in told] == [f"leaf{leaf}" for leaf in leaves]
+            assert [each["threads"] for each in told] == [threads] * 2
+    finally:
+        controller.close()
 
 
 def test_a_dead_switch_holds_up_nobody_else() -> None:

@@ -79,7 +79,7 @@ def test_join_and_leave(place: ServedController) -> None:
             "port": 48879,
             "receive_buffer": 1 << 20,
             "link": "a-link",
-            "block": 0,
+            "threads": 1,
         },
         "base": 0,
         "slots": 16,

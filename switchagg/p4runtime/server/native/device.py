@@ -53,7 +53,7 @@ class NativeSwitch(Engine, Tallying, Protocol):
     @property
     def link(self) -> str: ...
     @property
-    def block(self) -> int: ...
+    def threads(self) -> int: ...
     @property
     def failure(self) -> str | None: ...
     def packet_out(self, packet: bytes) -> list[bytes]: ...
@@ -160,7 +160,7 @@ class NativeDevice(Device[NativePipeline]):
             "memory": str(DEFAULT_MEMORY),
             "receive_buffer": str(switch.receive_buffer),
             "link": switch.link,
-            "block": str(switch.block or ""),
+            "threads": str(switch.threads) if switch.threads > 1 else "",
         }
         shown = ", ".join(f'"{name}={value}"' for name, value in facts.items() if value)
         self._own.pkg_info.annotations.append(f"@{ANNOTATION}({shown})")

@@ -30,7 +30,7 @@ class TableSwitch:
     address = ("127.0.0.1", 48879)
     receive_buffer = 1 << 20
     link = ""
-    block = 0
+    threads = 1
     failure = None
 
     def __init__(self, capacity: int) -> None:
