@@ -35,11 +35,13 @@ _PROGRAMS: Final[dict[str, Callable[[], Programs]]] = {
     "seen-not-looked-at": _slots("elif slot.seen & bit:", "elif False:"),
     "seen-forgotten": _slots("slot.seen |= bit", "slot.seen = bit"),
     "seen-kept-in-a-new-round": _slots(
-        "slot.seq, slot.seen, slot.filled = header.seq, 0, False\n            self._count(Event.fresh, job)",
+        "slot.seq, slot.seen, slot.filled, slot.ecn = header.seq, 0, False, 0\n            "
+        "self._count(Event.fresh, job)",
         "slot.seq, slot.filled = header.seq, False",
     ),
     "words-kept-in-a-new-round": _slots(
-        "slot.seq, slot.seen, slot.filled = header.seq, 0, False\n            self._count(Event.fresh, job)",
+        "slot.seq, slot.seen, slot.filled, slot.ecn = header.seq, 0, False, 0\n            "
+        "self._count(Event.fresh, job)",
         "slot.seq, slot.seen = header.seq, 0",
     ),
     "first-words-added": _slots(
@@ -50,7 +52,8 @@ _PROGRAMS: Final[dict[str, Callable[[], Programs]]] = {
         "if slot.seen != job.full:\n            return []", "if not slot.seen:\n            return []"
     ),
     "no-answer-to-a-repeat": _slots(
-        "return [(worker.address, self._result(job, header.slot, header.reply))]", "return []"
+        "return [(worker.address, self._result(job, header.slot, header.reply, header.flags & _ECN))]",
+        "return []",
     ),
     "repeat-answered-to-be": _slots(
         "if slot.seen != job.full:\n                return self._drop(DropReason.duplicate, job)", "pass"
@@ -85,7 +88,7 @@ _TREE_PROGRAMS: Final[dict[str, Callable[[], Programs]]] = {
         "receivers = [worker for worker in job.workers if header.reply in (0, worker.bit + 1)][:1]",
     ),
     "root-drops-reply": _slots(
-        "return [(worker.address, self._result(job, header.slot, header.reply))]",
+        "return [(worker.address, self._result(job, header.slot, header.reply, header.flags & _ECN))]",
         "return [(worker.address, self._result(job, header.slot))]",
     ),
     "leaf-takes-its-sum-for-the-result": _slots(
