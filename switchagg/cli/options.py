@@ -104,7 +104,7 @@ def add_rate_options(group: argparse.ArgumentParser | argparse._ArgumentGroup) -
         "--mark",
         type=int,
         metavar="BYTES",
-        help="in such a queue, from which on it marks packets, by ECN (no)",
+        help="mark packets that find more in such a queue, by ECN (no)",
     )
 
 

@@ -28,8 +28,8 @@ class Rate:
         bits_per_second: of the wire: what a packet takes of an Ethernet link, preamble and gap included.
         queue: bytes, as they count on the wire, that wait at one end of a link; what finds it full is
             dropped.
-        mark: bytes in the queue from which on it marks packets whose senders answer that, with ECN's CE; None
-            marks none.
+        mark: bytes in the queue; packets that find more are marked with ECN's CE, if their senders answer
+            that. None marks none.
 
     Raises `UsageError` for a rate outside 10 kbit/s .. 1 Tbit/s, a queue outside 16 KiB .. 256 MiB, or a mark
     outside the queue.

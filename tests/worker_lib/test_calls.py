@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import sys
 import time
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 import ml_dtypes
@@ -382,6 +384,19 @@ def test_a_tensor_whose_memory_holds_other_numbers_is_refused(host: EmbeddedCont
             assert session.allreduce(lazy.resolve_neg().clone())[0] == 2 * lazy[0]
         with pytest.raises(UsageError, match="requires grad"):
             session.allreduce(x.requires_grad_())
+
+    together(host.url, 2, call)
+
+
+@pytest.mark.parametrize("module", [None, ModuleType("torch")], ids=["blocked", "half imported"])
+def test_arrays_are_summed_where_torch_cannot_be_had(
+    host: EmbeddedController, monkeypatch: pytest.MonkeyPatch, module: ModuleType | None
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", module)
+
+    def call(session: Session) -> None:
+        assert session.allreduce(np.ones(9, np.float32).view(np.recarray))[0] == 2
+        assert session.allreduce(np.ones(9, bool), op="or").all()
 
     together(host.url, 2, call)
 

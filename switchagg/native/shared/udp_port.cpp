@@ -59,6 +59,12 @@ bool is_ce(cmsghdr* c) {
   return (field & kEcnMask) == kCe;
 }
 
+// One message of several datagrams, which the kernel is to cut.
+bool is_train(const msghdr& m) {
+  const cmsghdr* first = CMSG_FIRSTHDR(&m);
+  return first && first->cmsg_level == SOL_UDP && first->cmsg_type == UDP_SEGMENT;
+}
+
 // The block of a packet's slot, of so many slots each; 0 is one block of all.
 uint32_t block_of(const Segment& packet, uint32_t slots) {
   return !slots || packet.size < wire::kHeaderBytes ? 0 : wire::load16(packet.data + wire::kSlotOffset) / slots;
@@ -237,7 +243,7 @@ void UdpPort::flush() {
       pollfd wait{socket_.get(), POLLOUT, 0};
       if (poll(&wait, 1, 100) > 0 && error == EAGAIN) continue;
     }
-    if ((error == EINVAL || error == EIO || error == EOPNOTSUPP) && gso_ && b.out[done].msg_hdr.msg_controllen) {
+    if ((error == EINVAL || error == EIO || error == EOPNOTSUPP) && gso_ && is_train(b.out[done].msg_hdr)) {
       gso_ = false;  // from now on datagram by datagram
       break;
     }
@@ -249,8 +255,6 @@ void UdpPort::flush() {
 
 void UdpPort::send(std::span<const Endpoint> to, std::span<const Segment> segments) {
   if (to.empty() || segments.empty()) return;
-  const uint8_t ecn = ecn_of(segments[0]);  // of all: they are of one job
-  if (ecn && !reads_ecn_) read_ecn();
   if (!gso_) return send_plain(to, segments);
   Buffers& b = *buffers_;
   // Cut the segments into trains of equal size (the last of a train may be shorter), contiguous ones in one iovec.
@@ -258,6 +262,7 @@ void UdpPort::send(std::span<const Endpoint> to, std::span<const Segment> segmen
     size_t iov, iovs, count;
     uint32_t size;
     size_t bytes;
+    uint8_t ecn;
   };
   std::array<Train, kSendMessages> trains;
   size_t at = 0;
@@ -265,7 +270,8 @@ void UdpPort::send(std::span<const Endpoint> to, std::span<const Segment> segmen
     b.out_iov.clear();
     size_t made = 0;
     while (at < segments.size() && made < kSendMessages) {
-      Train t{b.out_iov.size(), 0, 0, segments[at].size, 0};
+      Train t{b.out_iov.size(), 0, 0, segments[at].size, 0, ecn_of(segments[at])};
+      if (t.ecn && !reads_ecn_) read_ecn();
       const uint32_t block = block_of(segments[at], block_);
       const uint8_t* end = nullptr;
       while (at < segments.size() && t.count < kMaxSegments) {
@@ -273,7 +279,7 @@ void UdpPort::send(std::span<const Endpoint> to, std::span<const Segment> segmen
         if (s.size > t.size || t.bytes + s.size > kMaxBatchBytes) {
           if (t.count) break;  // a single oversized datagram is left to the kernel to refuse
         }
-        if (block_of(s, block_) != block) break;
+        if (block_of(s, block_) != block || ecn_of(s) != t.ecn) break;
         if (s.data == end) {
           b.out_iov.back().iov_len += s.size;
         } else {
@@ -296,7 +302,7 @@ void UdpPort::send(std::span<const Endpoint> to, std::span<const Segment> segmen
         m.msg_iovlen = t.iovs;
         Control& control = b.out_control[b.pending - 1];
         if (t.count > 1) append(m, control, SOL_UDP, UDP_SEGMENT, static_cast<uint16_t>(t.size));
-        if (ecn) append_ecn(m, control, e, ecn);
+        if (t.ecn) append_ecn(m, control, e, t.ecn);
         counters_.packets_out += t.count;
         counters_.bytes_out += t.bytes;
         if (b.pending == kSendMessages) flush();
@@ -310,7 +316,6 @@ void UdpPort::send(std::span<const Endpoint> to, std::span<const Segment> segmen
 
 void UdpPort::send_plain(std::span<const Endpoint> to, std::span<const Segment> segments) {
   Buffers& b = *buffers_;
-  const uint8_t ecn = ecn_of(segments[0]);
   b.out_iov.resize(kSendMessages);
   for (const Endpoint& e : to) {
     for (const Segment& s : segments) {
@@ -319,7 +324,10 @@ void UdpPort::send_plain(std::span<const Endpoint> to, std::span<const Segment> 
       iov = {const_cast<uint8_t*>(s.data), s.size};
       m.msg_iov = &iov;
       m.msg_iovlen = 1;
-      if (ecn) append_ecn(m, b.out_control[b.pending - 1], e, ecn);
+      if (const uint8_t ecn = ecn_of(s)) {
+        if (!reads_ecn_) read_ecn();
+        append_ecn(m, b.out_control[b.pending - 1], e, ecn);
+      }
       ++counters_.packets_out;
       counters_.bytes_out += s.size;
       if (b.pending == kSendMessages) flush();

@@ -76,7 +76,7 @@ bool add_array(std::string& key, PyObject* array, bool write) {
 // The same for a tensor of PyTorch's.
 bool add_tensor(std::string& key, nb::handle tensor) {
   const nb::object torch = nb::borrow(PyDict_GetItemString(PyImport_GetModuleDict(), "torch"));
-  if (!torch || !tensor.type().is(torch.attr("Tensor"))) return false;
+  if (!torch || !tensor.type().is(nb::getattr(torch, "Tensor", nb::none()))) return false;  // in half imported, or None: blocked
   const auto yes = [](const nb::object& answer) { return answer.ptr() == Py_True; };
   if (!yes(tensor.attr("is_cpu")) || yes(tensor.attr("requires_grad")) || !nb::object(tensor.attr("layout")).is(torch.attr("strided")) ||
       !yes(tensor.attr("is_contiguous")()) || yes(tensor.attr("is_neg")()))
