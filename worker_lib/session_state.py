@@ -221,13 +221,14 @@ class SessionState:
             seconds: that it may take; the session's setting by default.
 
         Returns:
-            The collective; None where `submit` has to say why the engine does not take it. True if it is
+            The collective; None where `Work` has to say why the engine does not take it. True if it is
             done.
 
         Raises:
             As `check_open`.
         """
         self.check_open()
+        seconds = self.timeout if seconds is None else seconds
         engine, native, done = self.engine, None, False
         assert engine is not None
         me = threading.get_ident()
@@ -235,9 +236,8 @@ class SessionState:
         try:
             with self._lock:
                 owed = self.monitor is not None and self.monitor.owed is not None
-                if not (self.closed or owed or known.generation != self.generation):
-                    nanoseconds = int(min(self.timeout if seconds is None else seconds, 1e9) * 1e9)
-                    native = engine.submit(known.call, nanoseconds, False, known.generation)
+                if seconds > 0 and not (self.closed or owed or known.generation != self.generation):
+                    native = engine.submit(known.call, int(min(seconds, 1e9) * 1e9), False, known.generation)
                     if native is not None:
                         self._records.append((known.called, native))
             if native is not None and not self.closed:

@@ -361,6 +361,9 @@ def test_a_sum_that_is_repeated_is_prepared_once_for_each_membership(host: Embed
             if work is not None:  # it is not done yet
                 work.wait()
             assert np.allclose(x, 0.5 + turn)
+        with pytest.raises(UsageError, match="timeout is 0; accepted: seconds greater than 0"):
+            session._repeat(sum_, x, 0, background=False, lazy=False)
+        session.allreduce(x)  # it is not broken
         first = sum_.prepare(state, x).call
         assert sum_.prepare(state, x).call is first
         state.generation += 1

@@ -153,7 +153,7 @@ class GlooPart:
                 if self._work.is_completed():
                     self._outcome()
                     return
-                self._calls.read()
+                self._read_all()
                 if left <= _LOOK:
                     raise
         if self._error is not None:
@@ -175,11 +175,16 @@ class GlooPart:
         except RuntimeError:
             # If another rank is the reason, gloo knows no more than that a connection has ended. Marks end in
             # the order of calls, and what the first says is why the others are not met.
-            if self._mark is not None:
-                self._mark._drive(_REASON)
-            self._calls.read()
+            if (mark := self._mark) is not None:
+                mark._drive(_REASON)
+            self._read_all()
             raise
         self._ended()
+
+    def _read_all(self) -> None:
+        """Raises what marks that have ended say, also if another thread has read this one's meanwhile."""
+        self._calls.read()
+        self._look(0.0)
 
     def _look(self, seconds: float) -> None:
         """Raises what the mark says about other ranks, within `seconds`; then nobody looks at it again."""

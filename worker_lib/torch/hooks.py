@@ -229,6 +229,8 @@ class State:
 
     def _hand_over(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
         """Starts a bucket's reduction. The last of a backward pass runs here, and completes the others."""
+        if bucket.index() == 0:
+            self._started = []  # a pass that failed has left its own
         reduction = self._start(bucket)
         if not bucket.is_last():
             self._started.append(reduction)
@@ -242,7 +244,7 @@ class State:
     def _start(self, bucket: Any) -> Reduction:
         """Starts the reduction of a bucket: at once, on its GPU, or from its GPU through the feeder."""
         through = self._through  # what begins later does so among the same ranks
-        if self._joined is not None and not self._started:
+        if self._joined is not None and bucket.index() == 0:
             size, ranks = self._group.size(), through.session.world_size
             if size != ranks:
                 raise UsageError(

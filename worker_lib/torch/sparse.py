@@ -29,7 +29,8 @@ from worker_lib.work import Work
 
 MAX_ELEMENTS: Final = 2**32  # of the dense shape: what a plan's fingerprint can count
 _SPARE: Final = 8  # tables of a size that are kept
-# Types whose rows of one number native code adds up as `coalesce` does, by the kind of the addition.
+# Types whose rows of one number native code adds up, by the kind of the addition. `coalesce` may add floats
+# up in another order.
 _ADDED: Final = {torch.float32: 1, torch.float64: 2, torch.int32: 3, torch.int64: 4}
 _DISTINCT: Final = 0
 

@@ -32,9 +32,7 @@ Step = Callable[[], None]
 _STOP_SECONDS: Final = 5.0
 _PATIENCE: Final = 0.5  # seconds for a callback before another thread runs what comes after it
 _LATER: Final = 0.05  # seconds until a task that is for later is queued
-_LOOKS: Final = (
-    20  # so often, _LATER apart, a thread without tasks looks for some before it sleeps until one comes
-)
+_LOOKS: Final = 20  # for tasks, _LATER apart, before a thread that has none sleeps until one comes
 _NOTHING: Final = nullcontext()
 _log = logging.getLogger("switchagg")
 _local = threading.local()  # .calling, as in SwitchWork; .running, .within: levels of a TaskThread

@@ -61,9 +61,9 @@ void add_row(Adds adds, uint8_t* sum, const uint8_t* row, size_t bytes) {
   }
 }
 
-// Puts rows into the table, and sets their bits. Rows of one number are added up in the order of PyTorch's `coalesce`, which
-// sorts with std::sort too. `indices`: int64, (dimensions, count). Throws std::out_of_range, with nothing written, for an index
-// outside the shape.
+// Puts rows into the table, and sets their bits. Rows of one number are added up in an order that depends on `indices` alone; it is
+// that of PyTorch's `coalesce` only for fewer than 32,768 rows. `indices`: int64, (dimensions, count). Throws std::out_of_range,
+// with nothing written, for an index outside the shape.
 void put_rows(uintptr_t indices, size_t count, const Shape& shape, uintptr_t values, uintptr_t table, size_t row_bytes,
               uint64_t row_blocks, uintptr_t bitmap, int adds) {
   std::vector<Row> rows(count);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -203,6 +204,47 @@ def test_small_buckets_go_out_with_the_last_and_wake_no_thread() -> None:
 
 def test_a_small_bucket_that_a_hook_waits_for_goes_out_alone() -> None:
     assert [found[:2] for found in run(2, _lazy_buckets, True, backend="gloo")] == [([1.0], True)] * 2
+
+
+def _after_a_failed_pass() -> None:
+    """A pass that ends after its first bucket, then one with a process group of another size."""
+    layers = [torch.nn.Linear(100, 100, bias=False) for _ in range(3)]
+    net = torch.nn.Sequential(*layers)
+    fails = False
+
+    def hook(state: State, bucket: Any) -> Any:
+        if fails and bucket.index() == 1:
+            raise worker_lib.WorkerLostError("rank 1 is lost", (1,))
+        return allreduce_hook(state, bucket)
+
+    hook.__annotations__ = {"bucket": dist.GradBucket, "return": torch.futures.Future[torch.Tensor]}
+    with State(DistributedDataParallel(net)) as state:
+
+        def wrap() -> Any:
+            model = DistributedDataParallel(net, bucket_cap_mb=0.01)
+            model.register_comm_hook(state, hook)
+            return model
+
+        model = wrap()
+        model(torch.ones(100)).sum().backward()  # DDP deals out the buckets anew after it
+        fails = True
+        with pytest.raises(worker_lib.WorkerLostError):
+            model(torch.ones(100)).sum().backward()
+        fails = False
+        model = wrap()
+        group, state._group = state._group, SimpleNamespace(size=lambda: 3)
+        with pytest.raises(worker_lib.UsageError, match="make a new one when members change"):
+            model(torch.ones(100)).sum().backward()
+        state._group = group
+        model = wrap()
+        net.zero_grad()
+        model(torch.full((100,), 1.0 + dist.get_rank())).sum().backward()
+        mean = layers[1](layers[0](torch.full((100,), 1.5)))
+        assert torch.allclose(layers[2].weight.grad, mean, rtol=1e-3)
+
+
+def test_members_that_change_after_a_failed_pass_are_noticed() -> None:
+    run(2, _after_a_failed_pass, backend="gloo")
 
 
 def test_a_last_bucket_does_not_hold_up_its_rank_until_the_others_come() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from datetime import timedelta
 
@@ -57,6 +58,32 @@ def test_the_first_mismatch_is_why_a_connection_has_ended(monkeypatch: pytest.Mo
         calls.start("a sum", None, _Ended)
         with pytest.raises(worker_lib.MismatchError, match="rank 1 called a sum"):
             calls.start("a gather", None, Cut).wait()
+
+    with EmbeddedController() as host:
+        together(host.url, 2, rank)
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_mark_that_another_thread_reads_meanwhile_is_why_a_connection_has_ended(ended: bool) -> None:
+    def rank(session: worker_lib.Session) -> None:
+        calls = gloo.GlooCalls(session)
+        parts: list[gloo.GlooPart] = []
+
+        class Cut(_Ended):
+            def is_completed(self) -> bool:
+                return ended
+
+            def wait(self, *_: timedelta) -> None:
+                parts[0].put(60.0)
+                mark = parts[0]._mark
+                assert mark is None or mark._drive(60.0)
+                with contextlib.suppress(worker_lib.MismatchError):
+                    calls.read()  # as the next operation does when it starts
+                raise RuntimeError("Connection closed by peer")
+
+        parts.append(calls.start("a gather" if session.rank else "a product", None, Cut))
+        with pytest.raises(worker_lib.MismatchError, match=f"rank {session.rank} called a"):
+            parts[0].wait(gloo._LOOK / 2)
 
     with EmbeddedController() as host:
         together(host.url, 2, rank)

@@ -134,19 +134,29 @@ def test_an_index_outside_the_shape_is_refused() -> None:
     assert not bits.any()
 
 
-def test_rows_of_one_number_are_added_up_as_coalesce_does() -> None:
+@pytest.mark.parametrize("count", [500, 40_000])
+def test_rows_of_one_number_are_added_up_as_coalesce_does(count: int) -> None:
     generator = torch.Generator().manual_seed(seed_of_this_run() % 2**31)
+    rows = count // 12
     for dtype, adds in _ADDED.items():
-        indices = torch.randint(0, 40, (1, 500), generator=generator)
-        values = (1e6 * torch.randn(500, 3, generator=generator)).to(dtype)
-        table, bits = torch.zeros(40, 3, dtype=dtype), np.zeros(2, np.uint32)
-        _native.put_rows(
-            indices.data_ptr(), 500, [40], values.data_ptr(), table.data_ptr(), 3 * dtype.itemsize, 1,
-            bits.ctypes.data, adds,
-        )  # fmt: skip
-        whole = torch.sparse_coo_tensor(indices, values, (40, 3), check_invariants=True).coalesce()
-        assert torch.allclose(table, whole.to_dense(), rtol=1e-5, atol=2.0)
-        assert [row for row in range(40) if bits[row // 32] >> row % 32 & 1] == whole.indices()[0].tolist()
+        indices = torch.randint(0, rows, (1, count), generator=generator)
+        values = (1e6 * torch.randn(count, 3, generator=generator)).to(dtype)
+        table, bits = torch.zeros(2, rows, 3, dtype=dtype), np.zeros((2, -(-rows // 32)), np.uint32)
+        for time in range(2):
+            _native.put_rows(
+                indices.data_ptr(), count, [rows], values.data_ptr(), table[time].data_ptr(),
+                3 * dtype.itemsize, 1, bits[time].ctypes.data, adds,
+            )  # fmt: skip
+        assert torch.equal(table[0], table[1])
+        whole = torch.sparse_coo_tensor(indices, values, (rows, 3), check_invariants=True).coalesce()
+        if count < 32_768 or not dtype.is_floating_point:
+            assert torch.equal(table[0], whole.to_dense())
+        else:  # in another order: both within the bound of any order
+            sizes = torch.zeros(rows, 3, dtype=dtype).index_add_(0, indices[0], values.abs())
+            bound = 2 * int(indices[0].bincount().max()) * torch.finfo(dtype).eps * sizes
+            assert ((table[0] - whole.to_dense()).abs() <= bound).all()
+        there = np.unpackbits(bits[0].view(np.uint8), bitorder="little").nonzero()[0]
+        assert there.tolist() == whole.indices()[0].tolist()
 
 
 def test_what_fits() -> None:
