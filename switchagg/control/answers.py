@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
-from contextlib import suppress
 from itertools import pairwise
 from typing import Annotated, Any, Literal, NotRequired
 
@@ -428,7 +427,11 @@ def _describe() -> None:
 
     Pydantic can do it too, but reads the source again for each use of a type, while a service starts.
     """
-    for node in ast.parse(inspect.getsource(sys.modules[__name__])).body:
+    try:
+        source = inspect.getsource(sys.modules[__name__])
+    except (OSError, TypeError):
+        return  # an installation without sources, or a module without a file
+    for node in ast.parse(source).body:
         if not isinstance(node, ast.ClassDef):
             continue
         hints = globals()[node.name].__annotations__
@@ -438,5 +441,4 @@ def _describe() -> None:
                     hints[name] = Annotated[hints[name], Field(description=inspect.cleandoc(text))]
 
 
-with suppress(OSError):  # an installation without sources
-    _describe()
+_describe()

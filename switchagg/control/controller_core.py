@@ -12,7 +12,6 @@ waits for anybody.
 from __future__ import annotations
 
 import logging
-import math
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -183,18 +182,10 @@ class ControllerCore:
 
     def admitted(self, member: Member) -> AdmittedView:
         """Returns the event ``admitted`` of a member."""
-        admission, placement = member.admission, member.job.placement
-        assert admission is not None
-        assert placement is not None
-        tree = (placement.root, *placement.leaves)
-        return admitted(
-            admission,
-            self.drivers,
-            member.endpoint[0],
-            self._heartbeat_address,
-            standby=self.book.failovers.has_standby(member.job),
-            threads=math.lcm(*(self.drivers[each.switch].threads for each in tree)),
-        )
+        assert member.admission is not None
+        standby = self.book.failovers.has_standby(member.job)
+        address = member.endpoint[0]
+        return admitted(member.admission, self.drivers, address, self._heartbeat_address, standby=standby)
 
     def keep(self, pending: Sequence[effects.Effect] = (), **changes: Any) -> None:
         """Has changes, the fields of `Changes`, written to the store, and then effects carried out."""

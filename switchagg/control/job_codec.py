@@ -119,7 +119,8 @@ def _load(document: dict[str, Any], epoch: float) -> Job:
 
 def _load_member(job: Job, saved: dict[str, Any]) -> Member:
     cookie = bytes.fromhex(saved["cookie"])
-    given = {"senders": saved["admission"]["world_size"], **saved["admission"], "cookie": cookie}
+    before = {"senders": saved["admission"]["world_size"], "tree": job.switches}  # earlier ones lack these
+    given = {**before, **saved["admission"], "cookie": cookie}
     return Member(
         job,
         expires=0.0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
@@ -112,15 +113,11 @@ def admitted(
     heartbeat: tuple[str, int] | None,
     *,
     standby: bool,
-    threads: int,
 ) -> AdmittedView:
-    """Returns the first event of the stream of the member at this address.
-
-    Args:
-        threads: of the switch, and on a tree of the others too.
-    """
+    """Returns the first event of the stream of the member at this address."""
     shown = asdict(admission)
-    cookie, interval = shown.pop("cookie"), shown.pop("interval")
+    cookie, interval, tree = (shown.pop(name) for name in ("cookie", "interval", "tree"))
+    threads = math.lcm(*(drivers[name].threads for name in tree or [admission.switch]))
     address, port = heartbeat or ("", 0)
     shown |= {
         "event": "admitted",

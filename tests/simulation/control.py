@@ -142,7 +142,7 @@ class SimulatedSwitch:
 class Driver:
     """Fulfils `SwitchDriver`, over a connection that breaks with the switch and waits for the link."""
 
-    target, link, receive_buffer, memory, block = "simulated", "", 1 << 20, "", 0
+    target, link, receive_buffer, memory, threads = "simulated", "", 1 << 20, "", 1
 
     def __init__(self, switch: SimulatedSwitch, process: Process, plane: ControlPlane) -> None:
         self._switch, self._process, self._plane = switch, process, plane

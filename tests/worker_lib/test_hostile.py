@@ -35,7 +35,7 @@ class ControlledSwitch(LyingSwitch):
 
     largest_words = WORDS
     receive_buffer = 1 << 20
-    block = 0
+    threads = 1
     memory = ""
     warnings: tuple[str, ...] = ()
 

@@ -450,16 +450,23 @@ class JobBook:
         """Tries every second to find a switch for a running job that none has taken; fails it at last."""
         search = job.search
         down = [name for name in job.switches if self.pool.switches[name].is_lost]
-        if search is None or not search.waits or not (search.why or down):
+        if search is None:
+            return
+        if not (search.waits and down):
+            search.down_since = None
+        elif search.down_since is None:
+            search.down_since = now
+        if not search.waits or not (search.why or down):
             return  # its switches may only not be reached yet
         if search.since is None:
             search.since, search.retry_at = now, now + RETRY
         # Members send nothing in a change, so that no port refuses their packets and tells them.
         hopeless = job.failover is None and bool(down) and not self.failovers.has_standby(job)
-        patience = DOWN_PATIENCE if hopeless else job.deadline
-        if now - search.since >= patience:
+        since, patience = (search.down_since, DOWN_PATIENCE) if hopeless else (search.since, job.deadline)
+        assert since is not None
+        if now - since >= patience:
             why = f"{search.why}; no switch has taken it for {patience:g} s"
-            if not search.why:
+            if hopeless or not search.why:
                 why = (
                     f"it has lost switch {down[0]!r} in a change of its membership, and no other has room "
                     f"for P = {job.slots}, K = {job.words}"

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 
 from switchagg.control.jobs.candidates import CandidateFinder, PlacementCandidate
 from switchagg.control.jobs.effects import AnswerStep, ChangeStep, Effects, SendEvent
-from switchagg.control.jobs.job import Failover, Job, Member, Placement
+from switchagg.control.jobs.job import Failover, Job, Member, Placement, SwitchSearch
 from switchagg.control.jobs.lifecycle import JobLifecycle
 from switchagg.control.jobs.membership_changes import check_address_free, checked_ports
 from switchagg.control.jobs.records import EventKind, JobState, MemberState
@@ -128,6 +128,7 @@ class Failovers:
             self._pool.release(change.target, job.placement)
             change.target = None
         change.proceeded.clear()
+        change.search = SwitchSearch()
         later = AdmissionError(f"job {job.name!r} goes over to another switch first", "switch")
         for member in job.joined():
             self._effects.add(AnswerStep(member, ChangeStep.progress, refusal=later))

@@ -214,7 +214,8 @@ class SwitchSearch:
         refused: the switches that have not taken it since all were tried.
         last, why: the last of them, and its reason.
         waits: there is no other at the moment.
-        since: when it was first seen to wait.
+        since: when it was first seen to wait; attempts do not end that.
+        down_since: when it was first seen to wait for a switch that is down; None when it does not any more.
         retry_at: when all are tried again.
     """
 
@@ -223,6 +224,7 @@ class SwitchSearch:
     why: str = ""
     waits: bool = False
     since: float | None = None
+    down_since: float | None = None
     retry_at: float = 0.0
 
 

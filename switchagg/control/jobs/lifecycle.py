@@ -128,6 +128,7 @@ class JobLifecycle:
         assert generation is not None
         generation.open = True
         receivers = self._receivers(generation)
+        tree = tuple(each.slot_range.switch for each in generation.parts) if generation.leaves else ()
         for number, rank in enumerate(generation.places):
             member = job.members[rank]
             part, bit = generation.seat(rank)
@@ -165,6 +166,7 @@ class JobLifecycle:
                 cookie=member.cookie,
                 interval=min(1.0, job.deadline / 5),
                 shared=part.entry.shared,
+                tree=tree,
             )
             if former is None:
                 # It hears of its admission when the store has that.

@@ -295,6 +295,7 @@ class Admission:
     receivers: tuple[int, ...] = ()  # for each rank the `reply` that names it; empty: do not direct
     shared: bool = False  # its slots are in memory that all workers share
     stripes: tuple[StripeAdmission, ...] = ()  # of all switches, if there are several; `switch` is the first
+    tree: tuple[str, ...] = ()  # the switches of a job on a tree
 
 
 @dataclass(frozen=True, slots=True)

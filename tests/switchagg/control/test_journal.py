@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -141,6 +141,40 @@ def test_what_switches_and_members_are_told_is_kept_before(
             assert disk.asked.wait(60)
             assert len(driver.jobs) == 1
         eventually(lambda: driver.jobs == {})
+    finally:
+        controller.close()
+
+
+def test_a_job_that_fails_before_its_opening_is_kept_takes_nothing_of_the_same_step_with_it(
+    store: Store, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "PATIENCE", 600.0)
+    driver, echoes = FakeDriver(), threading.Event()
+    at_once = driver.packets_out
+
+    def packets_out(packets: Sequence[bytes]) -> list[bytes]:
+        assert echoes.wait(60)
+        return at_once(packets)
+
+    monkeypatch.setattr(driver, "packets_out", packets_out)
+    controller = Controller([driver], store=store, slots=16)
+    controller.start()
+    try:
+        up(controller)
+        lines = [Recorder(), Recorder()]
+        for rank, line in enumerate(lines):
+            controller.join(OPEN, "a", asked(rank), line)
+        eventually(lambda: len(driver.jobs) == 1)
+        with disk.stalled():
+            echoes.set()
+            assert disk.asked.wait(60)
+            eventually(lambda: [job["state"] for job in controller.queries.jobs(OPEN)] == ["running"])
+            controller.stream_closed(lines[1])
+            assert [job["state"] for job in controller.queries.jobs(OPEN)] == ["failed"]
+            assert lines[0].events == []
+        eventually(lambda: driver.jobs == {})
+        eventually(lambda: len(lines[0].events) == 2)
+        assert [event["event"] for event in lines[0].events] == ["admitted", "lost"]
     finally:
         controller.close()
 

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import sys
 from pathlib import Path
+from types import ModuleType
+from typing import get_type_hints
 
+import pytest
+
+from switchagg.control import answers
 from switchagg.control.http.app import openapi_document
 from switchagg.control.http.errors import STATUS
 from tests.switchagg.control.served_controller import serving
@@ -39,6 +45,14 @@ def test_every_call_says_what_it_does_and_how_it_fails() -> None:
     assert len(names) == len(set(names))
     text = str(document)
     assert set(re.findall(r"#/components/schemas/(\w+)", text)) <= set(document["components"]["schemas"])
+
+
+def test_answers_without_a_source_file_have_no_descriptions(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("answers_without_a_file")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    exec(Path(answers.__file__).read_text(), module.__dict__)
+    hints = get_type_hints(answers.Endpoint, include_extras=True)
+    assert get_type_hints(module.Endpoint, include_extras=True) == get_type_hints(answers.Endpoint) != hints
 
 
 def test_it_is_served_without_anything_from_elsewhere() -> None:

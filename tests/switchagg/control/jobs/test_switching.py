@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from switchagg.control.jobs.book import JobBook
+from switchagg.control.jobs.book import DOWN_PATIENCE, JobBook
 from switchagg.control.jobs.effects import AnswerStep, ChangeStep, Install, LogEvent, Remove
 from switchagg.control.jobs.job import Generation, Member
 from switchagg.control.jobs.records import (
@@ -270,6 +270,75 @@ def test_each_switch_that_does_not_take_the_next_generation_is_tried_once_a_seco
     refusals = {(each.member.rank, each.step): each.refusal.code for each in only(done, AnswerStep)}
     assert [refusals[rank, ChangeStep.proceed] for rank in (0, 1)] == ["failed"] * 2
     assert free(jobs) == 64 * len(names)
+
+
+def looked(jobs: JobBook, members: list[Member], now: float) -> JobState:
+    """Returns the state of a job, whose members are heard, after a look at deadlines."""
+    for member in members:
+        jobs.heard(member.cookie, now)
+    jobs.tick(now)
+    return members[0].job.state
+
+
+def test_a_switch_that_goes_down_after_it_did_not_take_the_job_has_two_seconds_from_then_on() -> None:
+    jobs = book(switch("a"))
+    survivors = proceeded(jobs)
+    does_not_answer(jobs)
+    looked(jobs, survivors, 0.0)
+    looked(jobs, survivors, 1.0)
+    does_not_answer(jobs)
+    assert looked(jobs, survivors, 3.0) is JobState.moving
+    jobs.switch_down("a", "gone")
+    assert looked(jobs, survivors, 3.5) is JobState.moving
+    assert looked(jobs, survivors, 3.25 + DOWN_PATIENCE) is JobState.moving
+    assert looked(jobs, survivors, 3.5 + DOWN_PATIENCE) is JobState.failed
+    assert survivors[0].job.why.startswith("it has lost switch 'a' in a change of its membership")
+
+
+def test_a_switch_that_goes_down_twice_has_two_seconds_each_time() -> None:
+    jobs = book(switch("a"))
+    survivors = proceeded(jobs)
+    for start in (0.0, 5.0):
+        jobs.switch_down("a", "gone")
+        assert looked(jobs, survivors, start) is JobState.moving
+        assert looked(jobs, survivors, start + 1.9) is JobState.moving
+        jobs.poll()
+        jobs.switch_up("a", Reconciled())
+        assert looked(jobs, survivors, start + 2.0) is JobState.moving
+    does_not_answer(jobs)
+    assert looked(jobs, survivors, 10.0) is JobState.failed  # the deadline goes on from the first time
+    assert survivors[0].job.why.endswith("no answer within 2 s; no switch has taken it for 10 s")
+
+
+def test_a_search_that_a_failover_ended_leaves_nothing_to_the_next() -> None:
+    jobs = book(switch("a"), switch("b"))
+    jobs.set_draining("b", True, "me")
+    members = run(jobs)
+    job = members[0].job
+
+    def change() -> None:
+        for member in members:
+            jobs.changes.progress(member, 1)
+        for member in members:
+            jobs.changes.proceed(member, member.endpoint[0], member.ports)
+
+    jobs.switch_down("a", "gone")
+    change()
+    assert looked(jobs, members, 1.0) is JobState.moving
+    assert job.search is not None
+    assert job.search.waits
+    jobs.pool.switches["b"].draining = False  # not looked at since
+    for member in members:
+        jobs.failovers.report(member, token(member), [5], member.endpoint[0], member.ports)
+    carry_out(jobs)
+    assert (job.switches, job.failover) == (("b",), None)
+    jobs.switch_down("b", "gone")
+    assert looked(jobs, members, 10.0) is JobState.moving
+    assert looked(jobs, members, 19.0) is JobState.moving
+    change()
+    assert looked(jobs, members, 20.0) is JobState.moving
+    assert looked(jobs, members, 29.9) is JobState.moving
+    assert looked(jobs, members, 30.0) is JobState.failed
 
 
 LOST = "switch 's' restarted, and what its slots held is lost"
