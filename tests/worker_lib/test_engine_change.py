@@ -330,9 +330,9 @@ def test_random_changes_under_loss(link: bool) -> None:
                     threads[p] = threading.Thread(target=work, args=(p, cluster.engines[p]), daemon=True)
                     threads[p].start()
         eventually(lambda: len(completed) > len(members))
-        stop.set()
         for e in cluster.engines.values():
-            e.abort()
+            e.abort()  # before a thread stops, and lets go of what is summed
+        stop.set()
         for thread in threads.values():
             thread.join(60)
             assert not thread.is_alive()
