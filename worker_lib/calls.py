@@ -39,7 +39,7 @@ from worker_lib.arguments import (
 )
 from worker_lib.plan import BOUNDED, EXACT, DType, Kind, ReduceOp
 from worker_lib.session_state import KnownCall, SessionState
-from worker_lib.work import How, Prepared, name_of_call
+from worker_lib.work import How, Label, Prepared, name_of_call
 
 _KNOWN: Final = 1024  # calls that a session keeps
 _PLAIN: Final = {str, int, type(None)}
@@ -169,10 +169,12 @@ def prepare_sum(state: SessionState, x: Any, out: Any, options: SumOptions) -> P
     if key is not None and sum_.call is not None:
         if len(state.known_calls) >= _KNOWN:
             state.known_calls.clear()
-        state.known_calls[key] = KnownCall(
-            generation, sum_.call, sum_.label, partial(name_of_call, sum_.label)
-        )
+        state.known_calls[key] = _known(generation, sum_.call, sum_.label)
     return sum_
+
+
+def _known(generation: int, call: _native.Call, label: Label) -> KnownCall:
+    return KnownCall(generation, call, label, partial(name_of_call, label))
 
 
 class RepeatedSum:
@@ -202,7 +204,7 @@ class RepeatedSum:
         made = prepare_sum(state, x, None, self._options)
         self._state, self._known = state, None
         if made.call is not None:
-            self._known = KnownCall(generation, made.call, made.label, partial(name_of_call, made.label))
+            self._known = _known(generation, made.call, made.label)
         return made
 
 

@@ -22,7 +22,7 @@ from switchagg.rules.planner import SkipPolicy
 from worker_lib import _native, calls, extrema, sized
 from worker_lib.arguments import SumOptions, checked_accuracy
 from worker_lib.plan import Kind
-from worker_lib.session_state import CollectiveRecord, SessionState
+from worker_lib.session_state import CollectiveRecord, KnownCall, SessionState
 from worker_lib.sparse import SparseCosts, allreduce_sparse
 from worker_lib.work import Agreed, Prepared, Work
 
@@ -191,15 +191,13 @@ class Session:
             known = state.known_calls.get(key)
             if known is not None and state.timeline is None:
                 result = x if out is None else out
-                native, done = state.run(known)
-                if done:
-                    return result
-                if native is not None:
+
+                def prepare() -> Prepared:
                     options = SumOptions(op, checked_accuracy(bits, accuracy), min_bits, blocks, block_size)
-                    begun = native, Prepared(known.call, result, known.label)
-                    return self._start(
-                        calls.prepare_sum, x, out, options, timeout=None, background=False, begun=begun
-                    ).wait()
+                    return calls.prepare_sum(state, x, out, options)
+
+                work = self._run_known(known, prepare, result, None)
+                return result if work is None else work.wait()
         bits = checked_accuracy(bits, accuracy)
         if compressor is None:
             options = SumOptions(op, bits, min_bits, blocks, block_size, memory, key=key)
@@ -689,15 +687,21 @@ class Session:
         self, sum_: calls.RepeatedSum, x: Any, timeout: float | None, *, background: bool, lazy: bool
     ) -> Work | None:
         """Starts a sum. One that is not in the background runs a while here; returns None if it is done."""
-        state, begun = self._state, None
-        if not background and state.timeline is None and (known := sum_.known(state)) is not None:
-            native, done = state.run(known, timeout)
-            if done:
-                return None
-            if native is not None:
-                begun = native, Prepared(known.call, x, known.label, (x, sum_))
+        state = self._state
         prepare = partial(sum_.prepare, state, x)
-        return Work(state, prepare, timeout, background=background, lazy=lazy, begun=begun)
+        if not background and state.timeline is None and (known := sum_.known(state)) is not None:
+            return self._run_known(known, prepare, x, timeout)
+        return Work(state, prepare, timeout, background=background, lazy=lazy)
+
+    def _run_known(
+        self, known: KnownCall, prepare: Callable[[], Prepared], result: Any, timeout: float | None
+    ) -> Work | None:
+        """Runs a call that was prepared before for a while; returns None if it is done, else its work."""
+        native, done = self._state.run(known, timeout)
+        if done:
+            return None
+        begun = None if native is None else (native, Prepared(known.call, result, known.label))
+        return Work(self._state, prepare, timeout, background=False, begun=begun)
 
     def _reduction(
         self, x: Any, out: Any, options: SumOptions, timeout: float | None, *, background: bool
@@ -746,11 +750,10 @@ class Session:
         *args: Any,
         timeout: float | None,
         background: bool,
-        begun: tuple[_native.Collective, Prepared] | None = None,
     ) -> Work:
         """Starts a call that ``prepare(state, *args)`` prepares, each time for the present membership."""
         state = self._state
-        return Work(state, lambda: prepare(state, *args), timeout, background=background, begun=begun)
+        return Work(state, lambda: prepare(state, *args), timeout, background=background)
 
     def _run(
         self, prepare: Callable[..., Prepared], *args: Any, timeout: float | None, async_op: bool

@@ -232,6 +232,15 @@ def flight(w, now, lost=0):
     return first
 
 
+def opened(w, least):
+    """Sends without loss until the congestion window is at least so large; returns the time then."""
+    now = 0
+    while w.cwnd < least:
+        flight(w, now)
+        now += MS
+    return now
+
+
 def test_on_shared_links_a_loss_cuts_the_window_once_a_round_trip_and_it_grows_by_a_packet(make):
     w = make(1024, 46, 512, shared=True)
     assert w.cwnd == 10
@@ -262,10 +271,7 @@ def test_on_shared_links_a_loss_cuts_the_window_once_a_round_trip_and_it_grows_b
 
 def test_on_shared_links_a_mark_cuts_the_window_to_four_fifths_once_for_what_was_sent_before(make):
     w = make(1024, 46, 512, shared=True)
-    now = 0
-    while w.cwnd < 100:
-        flight(w, now)
-        now += MS
+    now = opened(w, 100)
     before, count, first = w.cwnd, w.room(), w.next
     w.sent(count, now)
     results(w, [first], now + MS, marked=[first])
@@ -293,10 +299,7 @@ def test_elsewhere_marks_change_nothing(make):
 
 def test_on_shared_links_a_threads_results_do_not_halve_the_window_for_another(make):
     w = make(1024, 46, 512, shared=True, threads=2)
-    now = 0
-    while w.cwnd < 512:
-        flight(w, now)
-        now += MS
+    now = opened(w, 512)
     w.sent(64 - w.next % 64, now)
     results(w, range(w.base, w.next), now + 1)
     first = w.next
@@ -308,10 +311,7 @@ def test_on_shared_links_a_threads_results_do_not_halve_the_window_for_another(m
 
 def test_on_shared_links_a_silent_timer_cuts_once_a_packet_and_the_window_opens_fast(make):
     w = make(1024, 46, 512, shared=True)
-    now = 0
-    while w.cwnd < 512:
-        flight(w, now)
-        now += MS
+    now = opened(w, 512)
     first = w.next
     w.sent(1, now)
     for _ in range(40):

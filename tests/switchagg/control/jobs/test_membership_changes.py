@@ -378,6 +378,17 @@ def test_a_job_moves_on_from_a_switch_that_is_drained_while_it_goes_over_to_that
     assert jobs.pool.switches["b"].allocator.free_slots == 64
 
 
+def gone_over() -> tuple[JobBook, list[Member]]:
+    """A job of three ranks that was on switch a, and is on b."""
+    jobs = book(switch("a"), switch("b"))
+    members = run(jobs, world_size=3, **SHRINK)
+    jobs.switch_down("a", "connection refused")
+    for member in members:
+        jobs.failovers.report(member, token(member), [5], "10.0.0.1", [4100 + member.rank])
+    carry_out(jobs)
+    return jobs, members
+
+
 @pytest.mark.parametrize(
     ("completed", "replaying", "fails"),
     [
@@ -391,12 +402,7 @@ def test_a_rank_is_lost_after_a_failover_before_it_has_sent_again_what_another_l
     completed: tuple[int, int], replaying: tuple[bool, bool], fails: bool
 ) -> None:
     """The new switch never gets it. Whoever lacks it would wait until its timeout, and the others go on."""
-    jobs = book(switch("a"), switch("b"))
-    zero, one, two = members = run(jobs, world_size=3, **SHRINK)
-    jobs.switch_down("a", "connection refused")
-    for member in members:
-        jobs.failovers.report(member, token(member), [5], "10.0.0.1", [4100 + member.rank])
-    carry_out(jobs)
+    jobs, (zero, one, two) = gone_over()
     assert zero.job.switches == ("b",)
     jobs.lost([two], "its process ended")
     for member, count, waits in zip((zero, one), completed, replaying, strict=True):
@@ -414,12 +420,7 @@ def test_a_rank_is_lost_after_a_failover_before_it_has_sent_again_what_another_l
 @pytest.mark.parametrize("known", [True, False])
 def test_a_rank_that_has_left_vouches_only_for_what_the_switch_has(known: bool) -> None:
     """One that leaves before it has sent again what others lack does not say how far it is."""
-    jobs = book(switch("a"), switch("b"))
-    zero, one, two = members = run(jobs, world_size=3, **SHRINK)
-    jobs.switch_down("a", "connection refused")
-    for member in members:
-        jobs.failovers.report(member, token(member), [5], "10.0.0.1", [4100 + member.rank])
-    carry_out(jobs)
+    jobs, (zero, one, two) = gone_over()
     jobs.leave(two, begun=4, completed=4 if known else None)
     (event,) = told(jobs.poll(), zero)
     assert event["completed"] == [4 if known else None]
