@@ -194,13 +194,7 @@ void Plan::fetch_after(uint64_t block, uint64_t blocks) {
     fetched_ = 0;
   }
   const uint64_t bytes = call_.block * uint64_t{call_.element_bytes()}, end = call_.blocks();
-  while (fetched_ < kFetched && fetched_to_ < end) {
-    const uint32_t rest = call_.mask[fetched_to_ >> 5] >> (fetched_to_ & 31);
-    if (rest == 0) {
-      fetched_to_ = (fetched_to_ | 31) + 1;
-      continue;
-    }
-    fetched_to_ += static_cast<uint64_t>(std::countr_zero(rest));
+  while (fetched_ < kFetched && (fetched_to_ = next_bit(call_.mask, fetched_to_, end)) < end) {
     fetch_block(call_.in + fetched_to_ * bytes, bytes);
     ++fetched_to_;
     ++fetched_;
@@ -231,15 +225,8 @@ void Plan::scan_range(uint64_t from, uint64_t to) {
       }
       if (call_.mask) {
         const auto wanted = [&](uint64_t i) { return (call_.mask[i >> 5] >> (i & 31)) & 1; };
-        if (!wanted(b)) {  // on to the next that is
-          const uint64_t end = (to + block - 1) / block;
-          uint64_t next = b + 1;
-          for (; next < end; next = (next | 31) + 1)
-            if (const uint32_t rest = call_.mask[next >> 5] >> (next & 31)) {
-              next += static_cast<uint64_t>(std::countr_zero(rest));
-              break;
-            }
-          at = std::min(next * block, to);
+        if (!wanted(b)) {
+          at = std::min(next_bit(call_.mask, b + 1, (to + block - 1) / block) * block, to);
           break;
         }
         uint64_t run = 0;

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <vector>
 
@@ -151,6 +152,34 @@ struct Policy {
 constexpr size_t kFetched = 8;
 inline void fetch_block(const uint8_t* at, uint64_t bytes) {
   for (uint64_t i = 0; i < bytes && i < 512; i += 64) __builtin_prefetch(at + i);
+}
+
+// The first of `words` words from `at` on that is not zero, else `words`. Bitmaps of large tensors are mostly zeros.
+inline uint64_t next_word(const uint32_t* bits, uint64_t at, uint64_t words) {
+  for (constexpr uint64_t kTogether = 8; at + kTogether <= words; at += kTogether) {
+    uint32_t any = 0;
+    for (uint64_t i = 0; i < kTogether; ++i) any |= bits[at + i];
+    if (any) break;
+  }
+  while (at < words && !bits[at]) ++at;
+  return at;
+}
+
+// The first bit of `end` from `at` on that is set, else `end`.
+inline uint64_t next_bit(const uint32_t* bits, uint64_t at, uint64_t end) {
+  if (at >= end) return end;
+  if (const uint32_t rest = bits[at / 32] >> at % 32) return std::min(end, at + static_cast<uint64_t>(std::countr_zero(rest)));
+  const uint64_t words = (end + 31) / 32, word = next_word(bits, at / 32 + 1, words);
+  return word == words ? end : std::min(end, word * 32 + static_cast<uint64_t>(std::countr_zero(bits[word])));
+}
+
+// Calls f(bit) for those of `end` bits that are set, in order.
+template <typename F>
+void each_bit(const uint32_t* bits, uint64_t end, F&& f) {
+  const uint64_t words = (end + 31) / 32;
+  for (uint64_t word = next_word(bits, 0, words); word < words; word = next_word(bits, word + 1, words))
+    for (uint32_t rest = bits[word]; rest; rest &= rest - 1)
+      if (const uint64_t at = word * 32 + static_cast<uint64_t>(std::countr_zero(rest)); at < end) f(at);
 }
 
 // The words of one packet of K words, of many that are cut into packets in order. Stores them, filled up with zeros; false: all

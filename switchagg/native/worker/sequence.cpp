@@ -1,7 +1,6 @@
 #include "switchagg/native/worker/sequence.h"
 
 #include <algorithm>
-#include <bit>
 
 namespace switchagg {
 
@@ -59,9 +58,7 @@ Sequence::Sequence(const Call& call, const Plan* plan, uint32_t words)
     has_all_ = whole_ && kernels.count_bits(own_, bitmap_words) == call.blocks();
     if (!whole_) {
       blocks_.reserve(union_blocks_);
-      for (uint64_t w = 0; w < bitmap_words; ++w)
-        for (uint32_t rest = union_[w]; rest; rest &= rest - 1)
-          blocks_.push_back(static_cast<uint32_t>(w * 32 + static_cast<uint64_t>(std::countr_zero(rest))));
+      each_bit(union_, call.blocks(), [&](uint64_t block) { blocks_.push_back(static_cast<uint32_t>(block)); });
       elements_ = union_blocks_ * call.block;
       if (union_blocks_ && blocks_.back() == call.blocks() - 1)
         elements_ -= call.blocks() * call.block - call.count;  // the tensor's last block may be short

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cstdint>
 #include <cstring>
 #include <stdexcept>
@@ -26,16 +25,13 @@ using Shape = std::vector<uint64_t>;  // of the sparse dimensions, whose indices
 // Calls f(row) for the rows that have a bit, in order.
 template <typename F>
 void each_row(uintptr_t bitmap, uint64_t blocks, uint64_t row_blocks, F&& f) {
-  const auto* words = reinterpret_cast<const uint32_t*>(bitmap);
   uint64_t next = 0;
-  for (uint64_t w = 0; w < (blocks + 31) / 32; ++w)
-    for (uint32_t rest = words[w]; rest; rest &= rest - 1) {
-      const uint64_t block = w * 32 + static_cast<uint64_t>(std::countr_zero(rest));
-      const uint64_t row = block / row_blocks;
-      if (block >= blocks || row < next) continue;
-      f(row);
-      next = row + 1;
-    }
+  each_bit(reinterpret_cast<const uint32_t*>(bitmap), blocks, [&](uint64_t block) {
+    if (block < next * row_blocks) return;
+    const uint64_t row = row_blocks == 1 ? block : block / row_blocks;
+    f(row);
+    next = row + 1;
+  });
 }
 
 struct Row {
@@ -95,6 +91,7 @@ void put_rows(uintptr_t indices, size_t count, const Shape& shape, uintptr_t val
 }
 
 size_t count_rows(uintptr_t bitmap, uint64_t blocks, uint64_t row_blocks) {
+  if (row_blocks == 1) return choose_lane_kernels().count_bits(reinterpret_cast<const uint32_t*>(bitmap), (blocks + 31) / 32);
   size_t count = 0;
   each_row(bitmap, blocks, row_blocks, [&](uint64_t) { ++count; });
   return count;

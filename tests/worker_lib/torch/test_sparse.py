@@ -19,6 +19,7 @@ from worker_lib.torch.sparse import _ADDED, fits
 
 SHAPES = [  # sparse shape, dense shape
     ((1000,), ()),
+    ((9001,), (2,)),  # rows are far from each other
     ((500,), (7,)),
     ((20, 30), (4, 5)),
     ((6, 5, 4), ()),
