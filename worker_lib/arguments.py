@@ -7,7 +7,7 @@ a tensor can only exist where its caller has imported it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -53,7 +53,8 @@ class SumOptions(NamedTuple):
         union: words of a bitmap, for the union of all ranks' blocks; shape (ceil(blocks / 32),).
         tag: meaning of x, for messages to ranks that disagree on it.
         public: of an OR: what it says is no secret, also in a sealed job.
-        key: the arrays and all other options, as `_native.sum_key` sees them; None: it does not.
+        key: stands for the arrays and all other options among the calls that a session knows; None: made from
+            them, where that can be.
     """
 
     op: str
@@ -67,7 +68,7 @@ class SumOptions(NamedTuple):
     kind: Kind = Kind.ALLREDUCE
     root: int = 0
     public: bool = False
-    key: bytes | None = None
+    key: Hashable = None
 
     def given(self) -> dict[str, Any]:
         """Arguments that sums and averages alone have, but for `blocks`, by the names that callers use."""

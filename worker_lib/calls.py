@@ -39,7 +39,7 @@ from worker_lib.arguments import (
 )
 from worker_lib.plan import BOUNDED, EXACT, DType, Kind, ReduceOp
 from worker_lib.session_state import KnownCall, SessionState
-from worker_lib.work import How, Label, Prepared, name_of_call
+from worker_lib.work import How, Prepared, name_of_call
 
 _KNOWN: Final = 1024  # calls that a session keeps
 _PLAIN: Final = {str, int, type(None)}
@@ -133,14 +133,17 @@ def reduction(
 
 def prepare_sum(state: SessionState, x: Any, out: Any, options: SumOptions) -> Prepared:
     """Prepares a sum, average or OR; see `Session.allreduce`."""
-    v, o, begin, end = reduction(state, x, out, options)
-    if options.op == "or":
-        return _prepare_or(state, v, o, begin, end, options)
     generation = state.generation  # first: if it changes meanwhile, what is made here is not used
-    key = options.key or _key(v, o, options)
+    key = options.key
     known = state.known_calls.get(key)
+    if known is None or known.generation != generation:
+        v, o, begin, end = reduction(state, x, out, options)
+        if options.op == "or":
+            return _prepare_or(state, v, o, begin, end, options)
+        if key is None and (key := _key(v, o, options)) is not None:
+            known = state.known_calls.get(key)
     if known is not None and known.generation == generation:
-        return Prepared(known.call, None if o is None else o.owner, known.label, (x, out, options))
+        return Prepared(known.call, x if out is None else out, known.label, (x, out, options))
     dtype, width, floor, reduce = sum_lanes(state, v, options.op, options.bits, options.min_bits)
     memory = None if options.memory is None else checked_memory(options.memory, v, dtype)
     size = options.block_size
@@ -169,43 +172,17 @@ def prepare_sum(state: SessionState, x: Any, out: Any, options: SumOptions) -> P
     if key is not None and sum_.call is not None:
         if len(state.known_calls) >= _KNOWN:
             state.known_calls.clear()
-        state.known_calls[key] = _known(generation, sum_.call, sum_.label)
+        named = partial(name_of_call, sum_.label)
+        state.known_calls[key] = KnownCall(generation, sum_.call, sum_.label, named)
     return sum_
 
 
-def _known(generation: int, call: _native.Call, label: Label) -> KnownCall:
-    return KnownCall(generation, call, label, partial(name_of_call, label))
+def repeated(x: Any, options: SumOptions) -> SumOptions:
+    """Options of an all-reduce in place that is called again and again, of an array that stays where it is.
 
-
-class RepeatedSum:
-    """An all-reduce in place that is called again and again, of an array that stays where it is.
-
-    Arguments are looked at once for each membership. Known calls of a session are found by all arguments,
-    which takes longer.
+    Its arguments are looked at once for each membership.
     """
-
-    def __init__(self, options: SumOptions) -> None:
-        self._options = options
-        self._state: SessionState | None = None
-        self._known: KnownCall | None = None
-
-    def known(self, state: SessionState) -> KnownCall | None:
-        """Returns the call of the present membership, if there is one yet."""
-        known = self._known
-        if self._state is state and known is not None and known.generation == state.generation:
-            return known
-        return None
-
-    def prepare(self, state: SessionState, x: Any) -> Prepared:
-        """Prepares it; `x` has the address, shape and type that it had before."""
-        if (known := self.known(state)) is not None:
-            return Prepared(known.call, x, known.label, (x, self._options))
-        generation = state.generation  # first: if it changes meanwhile, what is made here is not used
-        made = prepare_sum(state, x, None, self._options)
-        self._state, self._known = state, None
-        if made.call is not None:
-            self._known = _known(generation, made.call, made.label)
-        return made
+    return options._replace(key=_key(view(x, "x", write=True), None, options))
 
 
 def _key(v: TensorView, o: TensorView | None, options: SumOptions) -> tuple[Any, ...] | None:

@@ -684,12 +684,13 @@ class Session:
         return self._reduction(x, out, options, timeout, background=background)
 
     def _repeat(
-        self, sum_: calls.RepeatedSum, x: Any, timeout: float | None, *, background: bool, lazy: bool
+        self, options: SumOptions, x: Any, timeout: float | None, *, background: bool, lazy: bool
     ) -> Work | None:
-        """Starts a sum. One that is not in the background runs a while here; returns None if it is done."""
+        """Starts a sum in place. One that is not in the background runs a while here; None if it is done."""
         state = self._state
-        prepare = partial(sum_.prepare, state, x)
-        if not background and state.timeline is None and (known := sum_.known(state)) is not None:
+        prepare = partial(calls.prepare_sum, state, x, None, options)
+        known = None if background or state.timeline is not None else state.known_calls.get(options.key)
+        if known is not None:
             return self._run_known(known, prepare, x, timeout)
         return Work(state, prepare, timeout, background=background, lazy=lazy)
 

@@ -19,7 +19,7 @@ from switchagg.emulator.faults import Faults
 from tests.seeds import seed_of_this_run
 from worker_lib import MismatchError, Session, SessionBrokenError, UsageError, WorkerLostError
 from worker_lib.arguments import SumOptions
-from worker_lib.calls import RepeatedSum
+from worker_lib.calls import prepare_sum, repeated
 
 from .harness import together
 
@@ -352,7 +352,7 @@ def test_a_known_call_waits_and_fails_as_the_first_did(host: EmbeddedController,
 def test_a_sum_that_is_repeated_is_prepared_once_for_each_membership(host: EmbeddedController) -> None:
     def call(session: Session) -> None:
         state, x = session._state, np.empty(3000, np.float32)
-        sum_ = RepeatedSum(SumOptions("avg", 32))
+        sum_ = repeated(x, SumOptions("avg", 32))
         for turn in range(4):
             x[:] = session.rank + turn
             if turn == 3 and session.rank:
@@ -364,13 +364,13 @@ def test_a_sum_that_is_repeated_is_prepared_once_for_each_membership(host: Embed
         with pytest.raises(UsageError, match="timeout is 0; accepted: seconds greater than 0"):
             session._repeat(sum_, x, 0, background=False, lazy=False)
         session.allreduce(x)  # it is not broken
-        first = sum_.prepare(state, x).call
-        assert sum_.prepare(state, x).call is first
+        first = prepare_sum(state, x, None, sum_).call
+        assert prepare_sum(state, x, None, sum_).call is first
         state.generation += 1
-        assert sum_.prepare(state, x).call is not first
+        assert prepare_sum(state, x, None, sum_).call is not first
         state.generation -= 1
         with pytest.raises(UsageError, match="op is 'median'"):
-            session._repeat(RepeatedSum(SumOptions("median")), x, None, background=False, lazy=False)
+            session._repeat(repeated(x, SumOptions("median")), x, None, background=False, lazy=False)
 
     together(host.url, 2, call)
 

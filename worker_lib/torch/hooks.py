@@ -25,7 +25,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from switchagg.errors import UsageError
 from worker_lib.arguments import SUMMABLE, SumOptions, torch_name
-from worker_lib.calls import RepeatedSum
+from worker_lib.calls import repeated
 from worker_lib.compress.base import Compressor
 from worker_lib.compress.reduce import start as compressed
 from worker_lib.session import Session
@@ -36,7 +36,7 @@ from worker_lib.torch.memories import BucketCompressors, BucketMemories, names_o
 from worker_lib.torch.options import Options
 from worker_lib.torch.process_group import SwitchGroup
 from worker_lib.torch.rendezvous import Controller, controllers, join, store_prefix
-from worker_lib.torch.work import Reduction, Running, Step, TaskThread, ranged
+from worker_lib.torch.work import Completion, Running, Step, TaskThread, ranged
 
 # After its last bucket DDP waits for all of them, so the thread that hands it over runs the exchange, and no
 # other need be woken. Its time is limited: where several models share a backward pass, ranks may come to the
@@ -148,8 +148,8 @@ class State:
         self._compressors = None if compressor is None else BucketCompressors(compressor, names)
         self._tables = sparse.Tables()
         self._seconds = None if timeout is None else timeout.total_seconds()
-        self._started: list[Reduction] = []  # of a backward pass, until its last bucket
-        self._sums: dict[Any, RepeatedSum] = {}  # by place, size and type of a bucket
+        self._started: list[Completion] = []  # of a backward pass, until its last bucket
+        self._sums: dict[Any, SumOptions] = {}  # by place, size and type of a bucket
         group = process_group or getattr(model, "process_group", None) or dist.group.WORLD
         if group is None:
             raise UsageError("there is no process group: call torch.distributed.init_process_group first")
@@ -241,7 +241,7 @@ class State:
             before.settle()
         return reduction.future()
 
-    def _start(self, bucket: Any) -> Reduction:
+    def _start(self, bucket: Any) -> Completion:
         """Starts the reduction of a bucket: at once, on its GPU, or from its GPU through the feeder."""
         through = self._through  # what begins later does so among the same ranks
         if self._joined is not None and bucket.index() == 0:
@@ -275,7 +275,7 @@ class State:
             if deferred is None:
                 return self._reduce(through, bucket, buffer, background=True)
             part, backs = deferred
-        return Reduction([part], buffer, backs, through.futures)
+        return Completion([part], buffer, backs, through.futures)
 
     def _reduce(
         self,
@@ -285,7 +285,7 @@ class State:
         *,
         background: bool,
         lazy: bool = False,
-    ) -> Reduction:
+    ) -> Completion:
         """Starts the reduction of a bucket's gradients on the CPU, in place."""
         works: Sequence[Running]
         if buffer.is_sparse and sparse.fits(buffer) and buffer.is_floating_point():
@@ -294,7 +294,7 @@ class State:
                 through.session, buffer, "avg", bits, min_bits, self._tables,
                 timeout=self._seconds, background=background, lazy=lazy,
             )  # fmt: skip
-            return Reduction(works, buffer, [finish], through.futures, lazy=lazy)
+            return Completion(works, buffer, [finish], through.futures, lazy=lazy)
         at = buffer.data_ptr() if buffer.layout == torch.strided else 0
         sum_ = self._sums.get((at, buffer.numel(), buffer.dtype))
         if sum_ is None:
@@ -305,13 +305,13 @@ class State:
                     through.session, buffer.detach(), compressor, "avg", None, self._seconds,
                     background=background,
                 )  # fmt: skip
-                return Reduction([work], buffer, [], through.futures)
+                return Completion([work], buffer, [], through.futures)
             sum_ = self._sum(through.session, bucket, buffer)
         sum_work = through.session._repeat(sum_, buffer, self._seconds, background=background, lazy=lazy)
         works = () if sum_work is None else (sum_work,)
-        return Reduction(works, buffer, (), through.futures, lazy=lazy)
+        return Completion(works, buffer, (), through.futures, lazy=lazy)
 
-    def _sum(self, session: Session, bucket: Any, buffer: torch.Tensor) -> RepeatedSum:
+    def _sum(self, session: Session, bucket: Any, buffer: torch.Tensor) -> SumOptions:
         """The sum of a bucket, kept for the next time unless it has a memory, or blocks are chosen."""
         bits, min_bits = self._options.lanes(buffer)
         memory = None
@@ -322,8 +322,9 @@ class State:
         if self.density < 1:
             block = block or session.mask_block_size
             blocks = self._largest(buffer.detach(), block, memory)
-        sum_ = RepeatedSum(SumOptions("avg", bits, min_bits, blocks, block, memory))
+        sum_ = SumOptions("avg", bits, min_bits, blocks, block, memory)
         if memory is None and self.density == 1:
+            sum_ = repeated(buffer, sum_)
             if len(self._sums) >= _SUMS:
                 self._sums.clear()
             self._sums[buffer.data_ptr(), buffer.numel(), buffer.dtype] = sum_

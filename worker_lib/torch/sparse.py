@@ -23,7 +23,7 @@ import torch
 from switchagg.rules.planner import MAX_BLOCK
 from worker_lib import _native
 from worker_lib.arguments import SUMMABLE, PackedMask, SumOptions, torch_name
-from worker_lib.calls import RepeatedSum
+from worker_lib.calls import repeated
 from worker_lib.session import Session
 from worker_lib.work import Work
 
@@ -94,7 +94,7 @@ class Table:
         self.at = self.flat.data_ptr(), layout.width * kind.dtype.itemsize, layout.row_blocks
         block = layout.width // layout.row_blocks
         options = SumOptions(kind.op, kind.bits, kind.min_bits, PackedMask(mask), block, union=union)
-        self.sum = RepeatedSum(options)
+        self.sum = repeated(self.flat, options)
 
 
 class Tables:

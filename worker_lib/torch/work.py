@@ -4,6 +4,8 @@
                                 |
                                 +--get_future()--> a TaskThread that waits for works in their order
 
+    a hook of DDP --> Completion, the part of a SwitchWork that waits, and completes the future
+
 The caller that waits runs the collective. A thread does it instead where a future is asked for, as DDP does,
 or where results must be copied at the end whether anybody waits or not.
 """
@@ -35,7 +37,7 @@ _LATER: Final = 0.05  # seconds until a task that is for later is queued
 _LOOKS: Final = 20  # for tasks, _LATER apart, before a thread that has none sleeps until one comes
 _NOTHING: Final = nullcontext()
 _log = logging.getLogger("switchagg")
-_local = threading.local()  # .calling, as in SwitchWork; .running, .within: levels of a TaskThread
+_local = threading.local()  # .calling: a _Calling or None; .running, .within: levels of a TaskThread
 
 
 def ranged(name: str) -> AbstractContextManager[Any]:
@@ -109,9 +111,9 @@ class TaskThread:
         """True if the caller is a task."""
         return threading.current_thread() in self._threads
 
-    def callbacks(self) -> AbstractContextManager[None]:
-        """A context for code that may wait for tasks."""
-        return _Callbacks(self, self._level("running"))
+    def callbacks(self, calling: _Calling | None = None) -> AbstractContextManager[None]:
+        """A context for code that may wait for tasks: callbacks of a collective, if `calling` names one."""
+        return _Callbacks(self, self._level("running"), calling)
 
     def stop(self) -> None:
         """Ends the threads after the tasks that they have. Safe to call twice, and from a task."""
@@ -209,21 +211,21 @@ class TaskThread:
 class _Callbacks:
     """The context of `TaskThread.callbacks`; a class, as a generator takes four times as long."""
 
-    __slots__ = ("_outer", "_running", "_within")
+    __slots__ = ("_calling", "_outer", "_running", "_within")
 
-    def __init__(self, tasks: TaskThread, running: TaskThread | None) -> None:
-        self._within, self._running = running or tasks, running
-        self._outer: TaskThread | None = getattr(_local, "within", None)
+    def __init__(self, tasks: TaskThread, running: TaskThread | None, calling: _Calling | None) -> None:
+        self._within, self._running, self._calling = running or tasks, running, calling
+        self._outer = getattr(_local, "within", None), getattr(_local, "calling", None)
 
     def __enter__(self) -> None:
-        _local.within = self._within
+        _local.within, _local.calling = self._within, self._calling
         if self._running is not None:  # otherwise this thread leads no level
             self._running._turned(calling=True)
 
     def __exit__(self, *_: object) -> None:
         if self._running is not None:
             self._running._turned(calling=False)
-        _local.within = self._outer
+        _local.within, _local.calling = self._outer
 
 
 class Later:
@@ -296,7 +298,7 @@ class StartOrder:
 
     def next(self, name: str) -> int:
         """Takes note of a collective that starts; returns its number, in a callback that of its work."""
-        order, number, caller = getattr(_local, "calling", (None, 0, ""))
+        order, number, caller = getattr(_local, "calling", None) or (None, 0, "")
         if order is not self:
             self._started += 1
             return self._started
@@ -308,6 +310,9 @@ class StartOrder:
                 "starts collectives in callbacks, give the model one bucket (bucket_cap_mb)", caller, name,
             )  # fmt: skip
         return int(number)
+
+
+_Calling = tuple[StartOrder, int, str]  # the order of a group's collectives, and one's number and name there
 
 
 def destroyed() -> SessionBrokenError:
@@ -335,16 +340,153 @@ class Running(Protocol):
         """Waits for its end; `timeout` in seconds."""
 
 
+class Completion:
+    """The end of several collectives that count as one: waits for them, and completes a future.
+
+    It makes few calls, since in the steps of small models each of them counts.
+
+    Args:
+        parts: the collectives.
+        result: of the future.
+        steps: called once, when all parts are done: they copy results to where they belong.
+        futures: the thread that completes the future.
+        calling: in callbacks of the future, what `StartOrder` is to know of them; None: nothing.
+        lazy: the collectives are, and somebody is about to wait for a later one; the thread comes in if not.
+
+    Attributes:
+        result: as given.
+        done: all parts are, and steps too.
+        error: with which it ended.
+    """
+
+    __slots__ = (
+        "_calling", "_ended", "_future", "_futures", "_lazy", "_lock", "_parts", "_steps", "done", "error",
+        "result",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        parts: Sequence[Running],
+        result: Any,
+        steps: Sequence[Step],
+        futures: TaskThread,
+        *,
+        calling: _Calling | None = None,
+        lazy: bool = False,
+    ) -> None:
+        self._parts, self.result, self._steps = parts, result, steps
+        self._futures, self._calling, self._lazy = futures, calling, lazy
+        self._lock = threading.Lock()
+        self.done = False
+        self.error: BaseException | None = None
+        self._ended: torch.futures.Future[None] | None = None  # completed by the thread that finishes
+        self._future: torch.futures.Future[Any] | None = None  # what the caller holds
+
+    def future(self) -> torch.futures.Future[Any]:
+        """The future of the result, always the same one.
+
+        A thread completes it, a lazy one's only after a while, if the caller does not before.
+        """
+        with self._lock:
+            if self._future is not None:
+                return self._future
+            # A future must be told of the GPUs whose tensors it holds.
+            devices = {t.device for t in flat(self.result) if t.is_cuda}
+            ended: torch.futures.Future[Any] = torch.futures.Future(devices=list(devices) or None)
+            done = self.done
+            if done and self.error is None:
+                ended.set_result(self.result)
+                self._future = ended
+                return ended
+            self._future = future = ended.then(self._deliver)
+            self._ended = None if done else ended
+        if done:
+            ended.set_result(None)
+        elif self._lazy:
+            self._futures.put_later(self.complete, self._is_done)
+        else:
+            self._futures.put(self.complete)
+        return future
+
+    def drive(self, seconds: float) -> None:
+        """Runs the collectives in this thread, for at most `seconds`. Only the future raises."""
+        limit = time.monotonic() + seconds
+        for part in self._parts:
+            if not (isinstance(part, Work) and part._drive(limit - time.monotonic())):
+                return
+        self.complete()
+
+    def settle(self) -> None:
+        """Completes the future if the collectives are done; else a thread does, also if they are lazy."""
+        if not self.is_completed() and self._lazy:
+            self._futures.put(self.complete)
+
+    def complete_in_background(self) -> None:
+        """Lets a thread call the steps, if there are any, whether anybody waits or not."""
+        if self._steps and not self.done:
+            self._futures.put(self.complete)
+
+    def wait(self, timeout: timedelta | None = None) -> None:
+        """Waits until it is done. Raises as `SwitchWork.wait`."""
+        if not self.done:
+            self.complete(None if timeout is None else timeout.total_seconds())
+        if self.error is not None:
+            raise self.error
+
+    def is_completed(self) -> bool:
+        """True if `wait` would return or raise at once."""
+        if not self.done and all(part.done() for part in self._parts):
+            self.complete()
+        return self.done
+
+    def _is_done(self) -> bool:
+        return self.done
+
+    def complete(self, seconds: float | None = None) -> None:
+        """Waits for every part, then finishes, in the first thread that takes the lock."""
+        error: BaseException | None = None
+        try:
+            for part in self._parts:
+                part.wait(seconds)
+        except BaseException as caught:
+            error = _noted(caught)
+        with self._lock:
+            if self.done:
+                return
+            try:
+                for step in self._steps if error is None else ():
+                    step()
+            except BaseException as caught:
+                error = caught
+            self.error, self.done = error, True
+            self._parts = self._steps = ()
+            ended = self._ended
+        if ended is not None:
+            with self._futures.callbacks(self._calling):
+                ended.set_result(None)
+            self._ended = None
+
+    def forget_result(self) -> None:
+        """Lets go of the result, if it is done and its future, if any, complete."""
+        if self.done and self._ended is None:
+            self.result = []
+
+    def _deliver(self, _: object) -> Any:
+        # DDP's reducer, in C++, takes an exception that was set on a future for a value; one that a callback
+        # raises is raised there too.
+        if self.error is not None:
+            raise self.error
+        return self.result
+
+
 @untraced
 class SwitchWork(dist.Work):  # type: ignore[misc]
     """A collective through the switch, or several that count as one.
 
     Args:
         name: of the operation, for the profiler.
-        parts: the collectives.
+        parts, steps, futures: as in `Completion`.
         result: returned by the future, and by `result()` as a flat list.
-        steps: called once, when all parts are done: they copy results to where they belong.
-        futures: the thread that completes futures.
         order: of the group's collectives; None for those of a hook.
     """
 
@@ -359,16 +501,8 @@ class SwitchWork(dist.Work):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         self._name = name
-        self._calling = (order, 0 if order is None else order.next(name), name)
-        self._parts = parts
-        self._result = result
-        self._steps = steps
-        self._futures = futures
-        self._lock = threading.Lock()
-        self._done = False
-        self._error: BaseException | None = None
-        self._ended: torch.futures.Future[None] | None = None  # completed by the thread that finishes
-        self._future: torch.futures.Future[Any] | None = None  # what the caller holds
+        calling = None if order is None else (order, order.next(name), name)
+        self._end = Completion(parts, result, steps, futures, calling=calling)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Waits until the collective is done.
@@ -382,12 +516,8 @@ class SwitchWork(dist.Work):  # type: ignore[misc]
         Raises:
             SwitchAggError: any that `worker_lib.Work.wait` raises.
         """
-        seconds = timeout.total_seconds() if timeout is not None else 0.0
-        if not self._done:
-            with ranged(f"{self._name}.wait"):
-                self._complete(seconds if seconds > 0 else None)
-        if self._error is not None:
-            raise self._error
+        with _NOTHING if self._end.done else ranged(f"{self._name}.wait"):
+            self._end.wait(timeout if timeout is not None and timeout > timedelta(0) else None)
         return True
 
     def synchronize(self) -> None:
@@ -396,22 +526,20 @@ class SwitchWork(dist.Work):  # type: ignore[misc]
 
     def is_completed(self) -> bool:
         """True if `wait` would return or raise at once."""
-        if not self._done and all(part.done() for part in self._parts):
-            self._complete(None)
-        return self._done
+        return self._end.is_completed()
 
     def is_success(self) -> bool:
         """True if it is done, without an error."""
-        return self.is_completed() and self._error is None
+        return self._end.is_completed() and self._end.error is None
 
     def exception(self) -> BaseException | None:
         """The error with which it ended; None if it did not, or not yet."""
-        return self._error if self.is_completed() else None
+        return self._end.error if self._end.is_completed() else None
 
     def result(self) -> list[torch.Tensor]:
         """The tensors that hold the result, once it is done."""
         self.wait()
-        return flat(self._result)
+        return flat(self._end.result)
 
     def source_rank(self) -> int:
         """Collectives have none.
@@ -426,177 +554,15 @@ class SwitchWork(dist.Work):  # type: ignore[misc]
         Its callbacks run in a thread of the process group, or in the one that waits for this work. They may
         wait for other collectives.
         """
-        with self._lock:
-            if self._future is not None:
-                return self._future
-            # A future must be told of the GPUs whose tensors it holds.
-            devices = {t.device for t in flat(self._result) if t.device.type == "cuda"}
-            ended: torch.futures.Future[Any] = torch.futures.Future(devices=list(devices) or None)
-            if self._done and self._error is None:
-                ended.set_result(self._result)
-                self._future = ended
-                return ended
-            self._ended = ended
-            self._future = future = ended.then(self._deliver)
-            done = self._done
-        if done:
-            ended.set_result(None)
-        else:
-            self._futures.put(partial(self._complete, None))
-        return future
+        return self._end.future()
 
     def complete_in_background(self) -> None:
         """Makes sure that results are copied to where they belong, whether anybody waits or not."""
-        if self._steps and not self._done:
-            self._futures.put(partial(self._complete, None))
+        self._end.complete_in_background()
 
     def forget_result(self) -> None:
         """Lets go of the result, if it is done."""
-        if self._done:
-            self._result = []
-
-    def _complete(self, seconds: float | None) -> None:
-        """Waits for every part, then finishes, in the first thread that takes the lock."""
-        error: BaseException | None = None
-        try:
-            for part in self._parts:
-                part.wait(seconds)
-        except BaseException as caught:
-            error = _noted(caught)
-        with self._lock:
-            if self._done:
-                return
-            try:
-                for step in self._steps if error is None else ():
-                    step()
-            except BaseException as caught:
-                error = caught
-            self._error = error
-            self._done = True
-            self._parts, self._steps = (), ()
-            ended = self._ended
-        if ended is not None:
-            outer = getattr(_local, "calling", (None, 0, ""))
-            _local.calling = self._calling
-            try:
-                with self._futures.callbacks():
-                    ended.set_result(None)
-            finally:
-                _local.calling = outer
-
-    def _deliver(self, _: object) -> Any:
-        # DDP's reducer, in C++, takes an exception that was set on a future for a value; one that a callback
-        # raises is raised there too.
-        if self._error is not None:
-            raise self._error
-        return self._result
-
-
-class Reduction:
-    """The reduction of one bucket, as a hook of DDP holds it: a future, and what completes that.
-
-    The thread that hands over a backward pass's last bucket completes those before it, and needs no other.
-    It makes few calls, since in the steps of small models each of them counts.
-
-    Args:
-        parts, steps, futures: as in `SwitchWork`.
-        result: of the future.
-        lazy: the collectives are, and somebody is about to wait for a later one; the thread comes in if not.
-    """
-
-    __slots__ = ("_done", "_ended", "_error", "_futures", "_lazy", "_lock", "_parts", "_result", "_steps")
-
-    def __init__(
-        self,
-        parts: Sequence[Running],
-        result: torch.Tensor,
-        steps: Sequence[Step],
-        futures: TaskThread,
-        *,
-        lazy: bool = False,
-    ) -> None:
-        self._parts, self._result, self._steps = parts, result, steps
-        self._futures, self._lazy = futures, lazy
-        self._lock = threading.Lock()
-        self._done = False
-        self._error: BaseException | None = None
-        self._ended: Any = None
-
-    def future(self) -> torch.futures.Future[torch.Tensor]:
-        """Makes the future of the result. To be called once, by the thread that has started the reduction.
-
-        It is complete if the reduction is. Else a thread completes it; a lazy one's only after a while.
-        """
-        ended: Any = torch.futures.Future(devices=[self._result.device] if self._result.is_cuda else None)
-        if self._done and self._error is None:
-            ended.set_result(self._result)
-            return ended
-        future: torch.futures.Future[torch.Tensor] = ended.then(self._deliver)
-        if self._done:
-            ended.set_result(None)
-            return future
-        self._ended = ended
-        if self._lazy:
-            self._futures.put_later(self._complete, self._is_done)
-        else:
-            self._futures.put(self._complete)
-        return future
-
-    def drive(self, seconds: float) -> None:
-        """Runs the reduction in this thread, for at most `seconds`. Only the future raises."""
-        limit = time.monotonic() + seconds
-        for part in self._parts:
-            if not (isinstance(part, Work) and part._drive(limit - time.monotonic())):
-                return
-        self._complete()
-
-    def settle(self) -> None:
-        """Completes the future if the reduction is done; else a thread does, also if it is lazy."""
-        if not self.is_completed() and self._lazy:
-            self._futures.put(self._complete)
-
-    def wait(self, timeout: timedelta | None = None) -> None:
-        """Waits until the reduction is done. Raises as `SwitchWork.wait`."""
-        self._complete(None if timeout is None else timeout.total_seconds())
-        if self._error is not None:
-            raise self._error
-
-    def is_completed(self) -> bool:
-        """True if `wait` would return or raise at once."""
-        if not self._done and all(part.done() for part in self._parts):
-            self._complete()
-        return self._done
-
-    def _is_done(self) -> bool:
-        return self._done
-
-    def _complete(self, seconds: float | None = None) -> None:
-        """Waits for every part, then finishes, in the first thread that takes the lock."""
-        error: BaseException | None = None
-        try:
-            for part in self._parts:
-                part.wait(seconds)
-        except BaseException as caught:
-            error = _noted(caught)
-        with self._lock:
-            if self._done:
-                return
-            try:
-                for step in self._steps if error is None else ():
-                    step()
-            except BaseException as caught:
-                error = caught
-            self._error, self._done = error, True
-            self._parts = self._steps = ()
-            ended, self._ended = self._ended, None
-        if ended is not None:
-            with self._futures.callbacks():
-                ended.set_result(None)
-
-    def _deliver(self, _: object) -> torch.Tensor:
-        if self._error is not None:
-            raise self._error  # as in SwitchWork._deliver
-        return self._result
+        self._end.forget_result()
 
 
 def _noted(error: BaseException) -> BaseException:
