@@ -105,6 +105,10 @@ class SharedSlots {
   SlotRound round(uint32_t slot) const { return unpack(slot, slots_[slot].state.load(std::memory_order_acquire)); }
   bool fenced(uint32_t worker) const { return head_->fenced.load(std::memory_order_relaxed) & head_->seats[worker].bit; }
 
+  // Prefetches a slot, which other processors have written.
+  void fetch(uint32_t seq) const { __builtin_prefetch(&slots_[seq & mask_]); }
+  void fetch_to_write(uint32_t seq) const { __builtin_prefetch(&slots_[seq & mask_], 1); }
+
   Effect contribute(uint32_t worker, uint32_t seq, bool words, bool is_or);
   bool done(uint32_t seq) const { return slots_[seq & mask_].done.load(std::memory_order_acquire) == seq; }
   // The round is complete, and nobody adds it up.

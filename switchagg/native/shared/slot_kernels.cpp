@@ -61,11 +61,18 @@ inline void store_vector(uint8_t* at, Vector words) {
   __builtin_memcpy(at, &words, sizeof words);
 }
 
+// Bytes to prefetch ahead: other processors have written the records, and each is too short for prefetching by hardware to begin.
+constexpr size_t kAhead = 1024;
+
 template <typename Combine>
 inline void combine_all(uint8_t* to, const uint8_t* const* from, size_t count, size_t words, Combine combine) {
   size_t at = 0;
   for (; at + kStrip <= words; at += kStrip) {
     const uint8_t* next = from[0] + 4 * at;
+    for (size_t k = 0; k < count; ++k) {
+      __builtin_prefetch(from[k] + 4 * at + kAhead);
+      __builtin_prefetch(from[k] + 4 * at + kAhead + 64);
+    }
     Vector a = load_vector(next), b = load_vector(next + 32), c = load_vector(next + 64), d = load_vector(next + 96);
     for (size_t k = 1; k < count; ++k) {
       next = from[k] + 4 * at;

@@ -209,7 +209,7 @@ uint64_t quantize_be(const float* __restrict x, size_t n, ScaleF s, uint32_t* __
     const bool is_long = n > kLong;
     WeightedWords vectors;
     for (; i + kLine <= n; i += kLine) {
-      if (is_long) ahead(x + i);
+      if (is_long) ahead(x + i), ahead_to_write(words + i);
 #pragma GCC unroll 2
       for (size_t j = i; j < i + kLine; j += kWidth) {
         const Ints q = nearest_of(multiply(load(x + j), all(s.f1)));

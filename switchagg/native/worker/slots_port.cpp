@@ -16,6 +16,7 @@ namespace switchagg {
 namespace {
 
 constexpr size_t kTake = 16;  // RESULTs in one receive(): what was added up is decoded from the cache
+constexpr size_t kSlotsAhead = 4;  // so many are prefetched
 constexpr size_t kLook = 16;  // packets without RESULT that are passed over: more of them are rarely out of order
 // Then a worker looks: is the switch there, and was a wake-up missed, as where its sender died? Idle, it asks the first alone.
 constexpr int64_t kLookAround = 100'000'000, kLookAroundIdle = 1'000'000'000;
@@ -108,6 +109,7 @@ void SlotsPort::receive(std::vector<Received>& into) {
   bool added = false;
   for (size_t i = first_; i < pending_.size() && looked < kLook && taken < kTake; ++i) {
     Pending& pending = pending_[i];
+    if (i + kSlotsAhead < pending_.size()) slots_.fetch(pending_[i + kSlotsAhead].seq);
     if (pending.received) continue;
     if (!slots_.done(pending.seq)) {
       if (!slots_.is_unclaimed(pending.seq) || !slots_.finish(pending.seq)) {
@@ -133,6 +135,7 @@ void SlotsPort::receive(std::vector<Received>& into) {
 }
 
 void SlotsPort::send(std::span<const Endpoint>, std::span<const Segment> segments) {
+  for (const Segment& segment : segments) slots_.fetch_to_write(wire::Header::parse(segment.data).seq);
   for (const Segment& segment : segments) {
     const wire::Header header = wire::Header::parse(segment.data);
     counters_.bytes_out += segment.size;
