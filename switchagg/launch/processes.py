@@ -13,8 +13,9 @@
                 case Line(child, text): ...
                 case Ended(child) if child.status: raise ProcessError(child.ending())
 
-Each child leads a session and a process group of its own: a signal from the terminal reaches this process
-alone, and what a child has started ends with the child.
+Each child leads a process group of its own: a signal from the terminal reaches this process alone, and what a
+child has started ends with the child. The session is this process's: Linux schedules sessions as groups
+(`sched_autogroup_enabled`), and a rank that polls could not yield its core to one of another session.
 """
 
 from __future__ import annotations
@@ -279,9 +280,8 @@ class Processes:
                 stderr=pipe if passes else kept,
                 env=environment,
                 pass_fds=descriptors,
-                start_new_session=True,
-                # In the child, so that it never runs without the guardian knowing.
-                preexec_fn=self._guardian.add_this_process,  # noqa: PLW1509
+                process_group=0,
+                preexec_fn=self._begin,  # noqa: PLW1509
             )
         except OSError as error:
             if kept is not None:
@@ -436,6 +436,13 @@ class Processes:
             key.data.end()
             self._selector.unregister(key.fileobj)
         return bool(chunk)
+
+    def _begin(self) -> None:
+        """Called in a child before it executes its command."""
+        self._guardian.add_this_process()  # it never runs without the guardian knowing
+        # The terminal is not for background groups, and would stop them: reading it is an error instead.
+        for number in (signal.SIGTTIN, signal.SIGTTOU):
+            signal.signal(number, signal.SIG_IGN)
 
     def _reap(self, child: Child) -> None:
         """Ends the group of a child that has ended, reaps the child, and reads what it left in its pipes."""

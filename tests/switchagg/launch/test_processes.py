@@ -32,6 +32,21 @@ child = processes.start("child", [sys.executable, "-c", "import time; time.sleep
 print(child.pid, flush=True)
 time.sleep(60)
 """
+# Leads a session with the terminal at standard input, and starts a child that reads from it.
+ON_A_TERMINAL = """
+import fcntl, os, sys, termios
+from switchagg.launch.processes import Ended, Line, Processes
+os.setsid()
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+read = "import os; print(os.getsid(0)); print(os.getpgrp()==os.getpid()); os.read(os.open('/dev/tty', 0), 1)"
+with Processes() as processes:
+    child = processes.start("child", [sys.executable, "-c", read])
+    for event in processes.events(20):
+        print(event.text if isinstance(event, Line) else event.child.ending(), flush=True)
+        if isinstance(event, Ended):
+            break
+print(os.getpid())
+"""
 
 
 def gone(pid: int) -> bool:
@@ -70,10 +85,10 @@ def test_an_exit_between_any_two_lines_of_a_start_leaves_no_process() -> None:
 
 def _exits_at_line(number: int) -> bool:
     """Starts a child and raises SystemExit at that line of the module; returns False after the last one."""
-    before = itertools.count(1)
+    before, parent = itertools.count(1), os.getpid()
 
     def tracer(frame: FrameType, event: str, _: object) -> Any:
-        if frame.f_code.co_filename != processes_module.__file__:
+        if frame.f_code.co_filename != processes_module.__file__ or os.getpid() != parent:
             return None
         if event == "line" and next(before) == number:
             sys.settrace(None)
@@ -155,6 +170,20 @@ def test_what_a_child_has_started_ends_with_it() -> None:
         assert isinstance(line, Line)
         assert end == Ended(child)
         eventually(lambda: gone(int(line.text)))
+
+
+def test_a_child_shares_the_session_and_is_not_stopped_by_its_terminal() -> None:
+    terminal, end = os.openpty()
+    try:
+        command = [sys.executable, "-c", ON_A_TERMINAL]
+        done = subprocess.run(command, stdin=end, capture_output=True, text=True, timeout=60, check=False)
+    finally:
+        os.close(end)
+        os.close(terminal)
+    session, leads, ending, parent = done.stdout.splitlines()
+    assert session == parent  # one scheduling group, in which ranks can yield their cores to each other
+    assert leads == "True"
+    assert "OSError: [Errno 5]" in ending
 
 
 def test_children_end_with_a_parent_that_is_killed() -> None:
