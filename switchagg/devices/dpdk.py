@@ -28,8 +28,8 @@ from switchagg.errors import NetworkError, UsageError
 
 VARIABLE: Final = "SWITCHAGG_DPDK"
 _QUEUE: Final = 1024  # descriptors
-_POOL: Final = 16384  # mbufs
-_POOL_MORE: Final = 4096  # for each queue after the first
+_FEWEST_MBUFS: Final = 16383
+_BURSTS: Final = 256  # mbufs of a queue on their way between its rings and a thread
 _RECEIVE_FRAMES: Final = 2048  # that may wait: the queue and what is taken from it
 _HEADROOM: Final = 128
 _DATA_ROOM: Final = 2048
@@ -123,7 +123,9 @@ _OPS: Final = 128  # bytes of an entry
 _DEQUEUE: Final = 56
 _GET_COUNT: Final = 64
 _RXQ_INTERRUPTS: Final = 2
-_RSS_UDP: Final = 1 << 2 | 1 << 5  # by IPv4 addresses, and by ports of UDP
+_RSS: Final = (1 << 2 | 1 << 5, 1 << 5, 1 << 2)
+"""By IPv4 addresses, by ports of UDP too: a driver refuses what has a bit that it does not know."""
+_RSS_IN_CONF: Final = 16  # the place of the bits in `rte_eth_rss_conf`
 _MQ_MODE: Final = 8  # in `rte_eth_conf`; 1 is RSS
 _MTU: Final = 12
 _RSS_HASH: Final = 144
@@ -193,8 +195,8 @@ class DpdkPorts:
 
     def __init__(self, settings: DpdkSettings) -> None:
         self.settings = settings
-        # One less than a power of two is what the pool's ring holds.
-        self._mbufs = (1 << (_POOL + _POOL_MORE * (settings.queues - 1) - 1).bit_length()) - 1
+        self._descriptors: list[int] = []  # of a queue each way, by port
+        self._spread: list[str] = []  # by port, with several queues
         self._room = _HEADROOM + max(_DATA_ROOM, (settings.mtu or 0) + 64)
         self._library = library = _Library()
         self._owner = ""
@@ -211,8 +213,9 @@ class DpdkPorts:
                 )
             for number in self.numbers:
                 self._configure(number, said)
-            self._pool = self._make_pool()
-            _check_pool(library, self._pool, self._mbufs)
+            mbufs = self._mbufs(self._descriptors)
+            self._pool = self._make_pool(mbufs)
+            _check_pool(library, self._pool, mbufs)
             _check_mbufs(library, self._pool)
             self.mtu = min(self._open_port(number, said) for number in self.numbers)
         self._ports = [
@@ -220,6 +223,17 @@ class DpdkPorts:
         ]
 
     # ---- start ----
+
+    def _mbufs(self, descriptors: list[int]) -> int:
+        """Packets that full rings of all ports hold, and what threads have from and for them."""
+        queues = self.settings.queues
+        rings = sum(queues * (each + _BURSTS) for each in descriptors)
+        return max(_FEWEST_MBUFS, rings + queues * _RECEIVE_FRAMES)
+
+    def _megabytes(self, mbufs: int) -> int:
+        """Memory without hugepages that a pool of so many packets fits into."""
+        pages = -(-(self._room + 512) // 4096)  # of an mbuf, which begins in a page of its own
+        return 64 + mbufs * pages * 4096 // 2**20
 
     def _start_eal(self, said: _Said) -> None:
         words = shlex.split(self.settings.arguments)
@@ -232,8 +246,8 @@ class DpdkPorts:
         if "--no-huge" in words and not any(
             word.startswith("-m") or word == "--socket-mem" for word in words
         ):
-            pages = -(-(self._room + 512) // 4096)  # of an mbuf, which begins in a page of its own
-            words += ["-m", str(64 + self._mbufs * pages * 4096 // 2**20)]
+            devices = sum(word.startswith(("--vdev", "-a", "--allow")) for word in words)
+            words += ["-m", str(self._megabytes(self._mbufs([2 * _QUEUE] * devices)))]
         if not any(word.startswith(("--file-prefix", "--in-memory", "--no-shconf")) for word in words):
             # Several processes on a host, and no file that outlives them.
             words.append("--no-shconf" if "--no-huge" in words else "--in-memory")
@@ -250,12 +264,13 @@ class DpdkPorts:
                 why += "; hugepages and devices need root, and --no-huge --no-pci do without them"
             raise UsageError(f"DPDK does not start with the arguments {shlex.join(words)!r}: {why}{said()}")
 
-    def _make_pool(self) -> int:
-        pool = self._library.mbuf.rte_pktmbuf_pool_create(b"switchagg", self._mbufs, 0, 0, self._room, -1)
+    def _make_pool(self, mbufs: int) -> int:
+        pool = self._library.mbuf.rte_pktmbuf_pool_create(b"switchagg", mbufs, 0, 0, self._room, -1)
         if not pool:
             raise NetworkError(
-                f"DPDK has no memory for {self._mbufs:,} packets: {self._library.error()}; "
-                "give it more with -m"
+                f"DPDK has no memory for {mbufs:,} packets of {self._room:,} bytes: {self._library.error()}; "
+                f"{len(self.numbers)} ports with {self.settings.queues} queues each way need -m "
+                f"{self._megabytes(mbufs)} or more, or as many MiB of hugepages"
             )
         return int(pool)
 
@@ -270,20 +285,35 @@ class DpdkPorts:
             result = ethdev.rte_eth_dev_set_mtu(number, self.settings.mtu)
             # Some drivers have nothing to set.
             checked(0 if result == -errno.ENOTSUP else result, f"it takes no MTU of {self.settings.mtu}")
-        receive, send = ctypes.c_uint16(_QUEUE), ctypes.c_uint16(_QUEUE)
-        checked(
-            ethdev.rte_eth_dev_adjust_nb_rx_tx_desc(number, ctypes.byref(receive), ctypes.byref(send)),
-            "its queues",
-        )
+        receive, send = self._ring_sizes(number, said)
         pool = ctypes.c_void_p(self._pool)
         for queue in range(self.settings.queues):
             result = ethdev.rte_eth_rx_queue_setup(number, queue, receive, -1, None, pool)
             checked(result, "no queue to receive with")
             checked(ethdev.rte_eth_tx_queue_setup(number, queue, send, -1, None), "no queue to send with")
         checked(ethdev.rte_eth_dev_start(number), "it does not start")
+        if self.settings.queues > 1:
+            self._spread.append(f"{self.name(number)} {self._rss(number)}")
         mtu = ctypes.c_uint16()
         checked(ethdev.rte_eth_dev_get_mtu(number, ctypes.byref(mtu)), "it has no MTU")
         return min(mtu.value, self._room - _HEADROOM - 18)
+
+    def _ring_sizes(self, number: int, said: _Said) -> tuple[int, int]:
+        """Descriptors of a configured port's queues to receive and to send, as its driver takes them."""
+        sizes = [ctypes.c_uint16(_QUEUE) for _ in range(2)]
+        adjust = self._library.ethdev.rte_eth_dev_adjust_nb_rx_tx_desc
+        self._checked(number, adjust(number, *map(ctypes.byref, sizes)), "its queues", said)
+        return sizes[0].value, sizes[1].value
+
+    def _rss(self, number: int) -> str:
+        """A started port's own word on whether it spreads packets over its queues."""
+        held = ctypes.create_string_buffer(_STRUCT)
+        if self._library.ethdev.rte_eth_dev_rss_hash_conf_get(number, held) < 0:
+            return "reports no RSS"
+        found = ctypes.c_uint64.from_buffer(held, _RSS_IN_CONF).value & _RSS[0]
+        return {0: "does not spread UDP by RSS", _RSS[2]: "has RSS by addresses"}.get(
+            found, "has RSS by addresses and ports"
+        )
 
     def _checked(self, number: int, result: int, what: str, said: _Said) -> None:
         if result < 0:
@@ -308,10 +338,11 @@ class DpdkPorts:
             flags.value, mode.value, spread.value = interrupts, int(hashed != 0), hashed
             return int(self._library.ethdev.rte_eth_dev_configure(number, count, count, configuration))
 
-        for hashed in (_RSS_UDP, 0) if queues > 1 else (0,):
+        for hashed in (*_RSS, 0) if queues > 1 else (0,):
             for interrupts in (0,) if self.settings.poll else (_RXQ_INTERRUPTS, 0):
                 result = configure(queues, interrupts, hashed)
                 if result >= 0:
+                    self._descriptors.append(sum(self._ring_sizes(number, said)))
                     return
         fewer = [count for count in range(1, queues) if configure(count, 0, 0) >= 0]
         if fewer:
@@ -403,7 +434,7 @@ class DpdkPorts:
 
     @property
     def description(self) -> str:
-        """A line for people: version, ports, whether it sleeps."""
+        """A line for people: version, ports, whether it sleeps; with several queues, which ports have RSS."""
         names = ", ".join(self.name(number) for number in self.numbers)
         interrupts = all(port[6] >= 0 for port in self._ports)
         waits = (
@@ -413,7 +444,7 @@ class DpdkPorts:
             if interrupts
             else "sleeps between looks"
         )
-        return f"{self.version} on {names}, MTU {self.mtu}, {waits}"
+        return ", ".join((f"{self.version} on {names}, MTU {self.mtu}, {waits}", *self._spread))
 
     def stop(self) -> None:
         """Stops the ports, which then write what they hold back, such as captures.

@@ -118,13 +118,11 @@ void FrameHost::on_frame(const DeviceFrame& frame, DatagramPort& taker, std::vec
   }
   const auto neighbour = neighbours_.find(view->source.ip);
   if (neighbour != neighbours_.end() || neighbours_.size() < kMaxNeighbours) {
-    Neighbour& learned = neighbour != neighbours_.end() ? neighbour->second : neighbours_[view->source.ip];
-    learned.mac = view->source_mac;
-    learned.interface = frame.interface;
-    learned.heard = now_ns();
-    if (shared_ && learned.heard - learned.told > kTellNs) {
-      learned.told = learned.heard;
-      shared_->put(view->source.ip, learned, false);
+    NeighbourEntry& entry = neighbour != neighbours_.end() ? neighbour->second : neighbours_[view->source.ip];
+    entry.neighbour = {view->source_mac, frame.interface, now_ns()};
+    if (shared_ && entry.neighbour.heard - entry.told > kTellNs) {
+      entry.told = entry.neighbour.heard;
+      shared_->put(view->source.ip, entry.neighbour, false);
     }
   }
   if (view->ce) take_up_ce(view->payload, view->payload_bytes);
@@ -156,11 +154,8 @@ void FrameHost::on_other(const DeviceFrame& frame) {
   }
   if (arp) {  // a request too says who sent it; only those whom somebody has asked for are kept
     const Neighbour told{load48(frame.data + kEthernetBytes + 8), frame.interface, now_ns()};
-    if (const auto found = neighbours_.find(view.arp_sender); found != neighbours_.end() && found->second.asked) {
-      found->second.mac = told.mac;
-      found->second.interface = told.interface;
-      found->second.heard = told.heard;
-    }
+    if (const auto found = neighbours_.find(view.arp_sender); found != neighbours_.end() && found->second.asked)
+      found->second.neighbour = told;
     if (shared_) shared_->put(view.arp_sender, told, true);
     if (view.traffic != Traffic::arp) return;  // no request
   }
@@ -173,9 +168,9 @@ void FrameHost::on_other(const DeviceFrame& frame) {
     answer_echo(answer);
 }
 
-void FrameHost::ask(uint32_t ip, Neighbour& neighbour, int64_t now) {
-  if (neighbour.asked && now - neighbour.asked < kAskNs) return;
-  neighbour.asked = now;
+void FrameHost::ask(uint32_t ip, NeighbourEntry& entry, int64_t now) {
+  if (entry.asked && now - entry.asked < kAskNs) return;
+  entry.asked = now;
   if (shared_) shared_->expect(ip);
   for (uint16_t i = 0; i < device_->interfaces(); ++i)
     if (uint8_t* const frame = device_->reserve(i, kArpFrameBytes)) write_arp_request(frame, device_->mac(i), ip_, ip);
@@ -188,11 +183,11 @@ bool FrameHost::known(Endpoint to, int64_t now, Neighbour& found) {
   if (entry == neighbours_.end() && (asks || shared_) && neighbours_.size() < kMaxNeighbours)
     entry = neighbours_.try_emplace(to.ip).first;
   if (entry == neighbours_.end()) return false;
-  Neighbour& neighbour = entry->second;
+  Neighbour& neighbour = entry->second.neighbour;
   const auto fresh = [&] { return neighbour.heard && now - neighbour.heard < kSilentNs; };
   if (shared_ && !fresh()) shared_->look(to.ip, neighbour);
   if (!fresh()) {
-    if (asks) ask(to.ip, neighbour, now);
+    if (asks) ask(to.ip, entry->second, now);
     if (!asks || !neighbour.heard) return false;
   }
   found = neighbour;

@@ -53,8 +53,6 @@ struct Neighbour {
   uint64_t mac = 0;
   uint16_t interface = 0;
   int64_t heard = 0;  // 0: never
-  int64_t asked = 0;
-  int64_t told = 0;   // to the other hosts
 };
 
 // The neighbours that several hosts know, by address.
@@ -72,10 +70,7 @@ class SharedNeighbours {
   void look(uint32_t ip, Neighbour& neighbour) {
     std::lock_guard guard(lock_);
     const auto found = all_.find(ip);
-    if (found == all_.end() || found->second.heard <= neighbour.heard) return;
-    neighbour.mac = found->second.mac;
-    neighbour.interface = found->second.interface;
-    neighbour.heard = found->second.heard;
+    if (found != all_.end() && found->second.heard > neighbour.heard) neighbour = found->second;
   }
 
  private:
@@ -103,12 +98,17 @@ class FrameHost {
 
  private:
   friend class DatagramPort;
+  struct NeighbourEntry {
+    Neighbour neighbour;
+    int64_t asked = 0;
+    int64_t told = 0;  // to the other hosts
+  };
   void add(DatagramPort& port);  // throws std::system_error: EADDRINUSE
   void remove(DatagramPort& port);
   void take(DatagramPort& port, std::vector<Received>& into);
   void on_frame(const DeviceFrame& frame, DatagramPort& taker, std::vector<Received>& into);
   void on_other(const DeviceFrame& frame);
-  void ask(uint32_t ip, Neighbour& neighbour, int64_t now);
+  void ask(uint32_t ip, NeighbourEntry& entry, int64_t now);
   bool known(Endpoint to, int64_t now, Neighbour& found);
   size_t transmit(const DatagramPort& port, const Neighbour& neighbour, Endpoint to, std::span<const Segment> segments,
                   std::span<const uint64_t> sums);
@@ -119,7 +119,7 @@ class FrameHost {
   bool abandoned_ = false;
   std::mutex lock_;  // of what is below, and of the device
   std::unordered_map<uint16_t, DatagramPort*> ports_;
-  std::unordered_map<uint32_t, Neighbour> neighbours_;
+  std::unordered_map<uint32_t, NeighbourEntry> neighbours_;
   std::vector<DeviceFrame> arrived_, unwanted_;
   HostCounters counters_;
   uint16_t last_port_ = 0;

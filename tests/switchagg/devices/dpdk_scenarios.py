@@ -20,7 +20,7 @@ from switchagg.devices.dpdk import DpdkSettings, start
 from switchagg.emulator.switch import Switch
 from switchagg.errors import SwitchAggError
 from switchagg.rules.slots import JobEntry, WorkerEntry
-from switchagg.wire.header import Header, Op, decode, encode
+from switchagg.wire.header import Flag, Header, Op, decode, encode
 from tests.switchagg.devices.networks import Rack
 from worker_lib import _native
 
@@ -140,6 +140,14 @@ def pcap(seed: int, folder: Path) -> Any:
     frames += [
         head / to / UDP(sport=7000, dport=port) / contribution(seq, each) for seq, each in enumerate(words)
     ]
+    # CE of an IP header is in the flags of the RESULT, whose own IP header is ECT(0).
+    marked = encode(Header(Op.SUM, Flag.ECT, 5, 90, 8, 8), words[0])
+    frames.append(
+        Ether(src=MAC, dst=head.dst)
+        / IP(src=WORKER, dst=SWITCH, tos=3)
+        / UDP(sport=7000, dport=port)
+        / marked
+    )
     spoilt = bytearray(bytes(head / to / UDP(sport=7000, dport=port) / contribution(9, words[0])))
     spoilt[70] ^= 1
     frames.append(Ether(bytes(spoilt)))
@@ -161,13 +169,17 @@ def pcap(seed: int, folder: Path) -> Any:
     again = [Ether(bytes(each)) for each in results]
     for each in again:
         del each[IP].chksum, each[UDP].chksum
-    sums = [decode(bytes(each[UDP].payload)[: each[UDP].len - 8])[1] for each in results]
+    decoded = [decode(bytes(each[UDP].payload)[: each[UDP].len - 8]) for each in results]
     return {
         "details": details,
         "counters": counters,
         "statistics": statistics,
-        "sums": [None if each is None else each.tolist() for each in sums],
-        "given": [each.tolist() for each in words],
+        "sums": [None if each is None else each.tolist() for _, each in decoded],
+        "given": [each.tolist() for each in [*words, words[0]]],
+        "ecn": [
+            [each[IP].tos, header.flags & (Flag.CE | Flag.ECT)]
+            for each, (header, _) in zip(results, decoded, strict=True)
+        ],
         "checksums": [
             bytes(ours) == bytes(Ether(bytes(theirs))) for ours, theirs in zip(results, again, strict=True)
         ],
@@ -220,6 +232,24 @@ def devices(_seed: int, _folder: Path) -> Any:
         "threads": [sorted(os.sched_getaffinity(int(each))) for each in os.listdir("/proc/self/task")],
         "processors": sorted(affinity), "fork": os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]),
     }  # fmt: skip
+
+
+def many(_seed: int, _folder: Path) -> Any:
+    """Ten ports with a queue each way; then a port with two, of a driver with RSS and of one without."""
+    names = [f"net_ring{number}" for number in range(10)]
+    ports = start(DpdkSettings(" ".join([ALONE, *(f"--vdev={name}" for name in names)])))
+    found: dict[str, Any] = {"ports": len(ports.numbers), "free": ports.free_mbufs}
+    for name in ("net_null0", "net_ring0"):
+        case = json.dumps({"arguments": f"{ALONE} --vdev={name}", "queues": 2})
+        line = [sys.executable, "-m", "tests.switchagg.devices.dpdk_scenarios", "described", "0", case]
+        found[name] = subprocess.run(line, capture_output=True, text=True, check=True, timeout=60).stdout
+    return found
+
+
+def described(_seed: int, case: Path) -> Any:
+    """One start; its description."""
+    given = json.loads(str(case))
+    return start(DpdkSettings(given["arguments"], queues=given["queues"])).description
 
 
 def idle(_seed: int, _folder: Path) -> Any:

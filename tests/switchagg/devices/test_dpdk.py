@@ -16,6 +16,7 @@ from switchagg.devices import dpdk
 from switchagg.devices.dpdk import LAYOUTS, DpdkSettings
 from switchagg.emulator.switch import Switch
 from switchagg.errors import NetworkError, UsageError
+from switchagg.wire.header import Flag
 from tests.seeds import seed_of_this_run
 from tests.switchagg.control.drivers.rack import REPOSITORY
 from tests.switchagg.devices.networks import alone, process, why_no_xdp
@@ -108,12 +109,13 @@ def test_the_conformance_suite_and_random_sequences() -> None:
 def test_frames_of_scapy_and_the_answers(tmp_path: Path) -> None:
     found = process(_SCENARIOS, "pcap", str(seed_of_this_run()), str(tmp_path))
     assert found["sums"] == found["given"]
-    assert found["checksums"] == [True] * 8
+    assert found["checksums"] == [True] * 9
+    assert found["ecn"] == [[0, 0]] * 8 + [[2, Flag.CE | Flag.ECT]]
     assert found["arp"] == [[2, "10.0.0.254", "10.0.0.1", "02:00:00:00:00:01"]]
     assert found["echo"] == [[0, 7, "an echo request"]]
     counters = found["counters"]
-    assert (counters["packets_in"], counters["not_open"], counters["malformed"]) == (8, 1, 1)
-    assert (found["statistics"]["packets_in"], found["statistics"]["packets_out"]) == (12, 10)
+    assert (counters["packets_in"], counters["not_open"], counters["malformed"]) == (9, 1, 1)
+    assert (found["statistics"]["packets_in"], found["statistics"]["packets_out"]) == (13, 11)
     assert found["details"].startswith("DPDK ")
 
 
@@ -133,6 +135,15 @@ def test_a_start_leaves_the_process_as_it_was(tmp_path: Path) -> None:
     assert found["fork"] == 0
 
 
+@_needs("ring", "null")
+def test_memory_for_the_rings_of_all_ports_and_the_drivers_word_on_rss(tmp_path: Path) -> None:
+    found = process(_SCENARIOS, "many", "0", str(tmp_path))
+    assert found["ports"] == 10
+    assert found["free"] > 10 * 2 * 1024  # full rings, both ways
+    assert "net_null0 has RSS by addresses and ports" in found["net_null0"]
+    assert "net_ring0 reports no RSS" in found["net_ring0"]
+
+
 @_needs("ring")
 def test_a_wait_sleeps(tmp_path: Path) -> None:
     found = process(_SCENARIOS, "idle", "0", str(tmp_path))
@@ -147,7 +158,11 @@ def test_what_cannot_work_is_said(tmp_path: Path) -> None:
         "no such driver": ("UsageError", "net_nothing0", "failed to parse device"),
         "no such interface": ("UsageError", "finds no port", "SIOCGIFINDEX", "No such device"),
         "no port": ("UsageError", "finds no port", "name a device with -a or --vdev"),
-        "no memory": ("NetworkError", "no memory for 16,383 packets", "give it more with -m"),
+        "no memory": (
+            "NetworkError",
+            "no memory for 16,383 packets of 2,176 bytes",
+            "1 ports with 1 queues each way need -m 127 or more",
+        ),
         "mtu": ("OSError", "the interface carries datagrams of 572 bytes, and the job's have 1424"),
         "few queues": ("UsageError", "threads is 17; accepted with DPDK's port net_ring0: 1..16, its queues"),
         "layout": ("NetworkError", "ABI", "is not laid out as it should be: a fresh mbuf is called wrong"),
