@@ -33,11 +33,11 @@ packet number) mod 2^32 and its slot is base + (seq mod P). The rules that this 
 * With `shared` it follows losses and marks, as TCP's does. It starts at 10 packets, shrinks to half for a
   packet whose RESULT is missing while a later one's of its thread is held, which every rank has sent then,
   and to 3/4 for the timer of a packet that waits for nobody, both when it was sent once only; never under 2;
-  and grows by one packet a round trip, or by a quarter up to where the last such loss left it. At most a
+  and grows by half a packet a round trip, or by a quarter up to where the last such loss left it. At most a
   quarter of it is sent at once (a *train*), and half of it, 3 at least, suffices as reordering threshold. A
   timer is no less than twice what answers to retransmissions take: a queue makes other ranks late too. A
-  RESULT that a queue has marked (ECN) shrinks it to 4/5, at most once a round trip, if its packet was sent
-  after the window shrank last; from there it grows by one packet a round trip.
+  RESULT that a queue has marked (ECN) shrinks it to 7/10, at most once a round trip, if its packet was sent
+  after the window shrank last; from there it grows by half a packet a round trip.
 
 `switchagg/native/worker/window.cpp` does the same in the engine; tests drive both with the same events.
 """
@@ -221,7 +221,7 @@ class Window:
         """The RESULT of a packet number, just held, says that a queue has marked packets."""
         sent_at = self._entries[packet_number].sent_at
         later = self._shrunk_at is None or sent_at > self._shrunk_at
-        if self.shared and later and self._shrink(4, 5, now):
+        if self.shared and later and self._shrink(7, 10, now):
             self._fast_below = self.cwnd
 
     @staticmethod
@@ -341,11 +341,11 @@ class Window:
         self._backed_off_at = now
 
     def _grow(self, count: int) -> None:
-        growth = max(self.batch, self.cwnd // 4)
+        halves = 2 * max(self.batch, self.cwnd // 4)
         if self.shared:
-            growth = max(1, self.cwnd // 4) if self.cwnd < self._fast_below else 1
-        self._credit += count * growth
-        steps, self._credit = divmod(self._credit, self.cwnd)
+            halves = 2 * max(1, self.cwnd // 4) if self.cwnd < self._fast_below else 1
+        self._credit += count * halves
+        steps, self._credit = divmod(self._credit, 2 * self.cwnd)
         self.cwnd = min(self.cwnd + steps, self.limit)
 
     def _shrink(self, numerator: int, denominator: int, now: int) -> bool:

@@ -59,7 +59,7 @@ bool Window::on_result(uint64_t packet_number) {
 }
 
 void Window::on_ce(uint64_t packet_number, int64_t now) {
-  if (shared_ && at(packet_number).sent_at > shrunk_at_ && shrink(4, 5, now)) fast_below_ = cwnd_;
+  if (shared_ && at(packet_number).sent_at > shrunk_at_ && shrink(7, 10, now)) fast_below_ = cwnd_;
 }
 
 void Window::answered(uint16_t stamp, bool is_new, int64_t now) {
@@ -73,8 +73,8 @@ void Window::acknowledge(std::span<const uint64_t> accepted, int64_t now) {
     if (e.timed) samples_.push_back(now - e.sent_at);
   }
   credit_ += static_cast<uint64_t>(accepted.size()) * growth();
-  const uint64_t steps = credit_ / cwnd_;
-  credit_ %= cwnd_;
+  const uint64_t steps = credit_ / (2 * cwnd_);
+  credit_ %= 2 * cwnd_;
   cwnd_ = static_cast<uint32_t>(std::min<uint64_t>(cwnd_ + steps, limit_));
   while (base_ < next_ && at(base_).done) {
     ++base_;
@@ -200,8 +200,8 @@ bool Window::shrink(uint32_t numerator, uint32_t denominator, int64_t now) {
 }
 
 uint32_t Window::growth() const {
-  if (!shared_) return std::max(batch_, cwnd_ / 4);
-  return cwnd_ < fast_below_ ? std::max(1u, cwnd_ / 4) : 1;
+  if (!shared_) return 2 * std::max(batch_, cwnd_ / 4);
+  return cwnd_ < fast_below_ ? 2 * std::max(1u, cwnd_ / 4) : 1;
 }
 
 }  // namespace switchagg

@@ -72,7 +72,7 @@ class Window {
   void back_off(int64_t now);
   void sample(int64_t rtt);
   bool shrink(uint32_t numerator, uint32_t denominator, int64_t now);
-  uint32_t growth() const;  // packets a round trip
+  uint32_t growth() const;  // half packets a round trip
 
   uint32_t span_, limit_, batch_, reordering_threshold_, first_seq_;
   bool shared_;
