@@ -15,7 +15,9 @@
 namespace switchagg {
 namespace {
 
-constexpr size_t kTake = 16;  // RESULTs in one receive(): what was added up is decoded from the cache
+// RESULTs in one receive(): what was added up is decoded from the cache. Of many workers fewer: more records fill it, and more wait.
+constexpr size_t kTake = 16, kTakeOfMany = 8;
+constexpr uint32_t kMany = 8;
 constexpr size_t kSlotsAhead = 4;  // so many are prefetched
 constexpr size_t kLook = 16;  // packets without RESULT that are passed over: more of them are rarely out of order
 // Then a worker looks: is the switch there, and was a wake-up missed, as where its sender died? Idle, it asks the first alone.
@@ -105,9 +107,10 @@ bool SlotsPort::wait(int64_t timeout_ns) {
 void SlotsPort::receive(std::vector<Received>& into) {
   counters_.receive_calls = waits_;
   if (ended_) ++counters_.refused;  // at each call, as for packets to a closed UDP port
+  const size_t most = slots_.shape().workers < kMany ? kTake : kTakeOfMany;
   size_t looked = 0, taken = 0;
   bool added = false;
-  for (size_t i = first_; i < pending_.size() && looked < kLook && taken < kTake; ++i) {
+  for (size_t i = first_; i < pending_.size() && looked < kLook && taken < most; ++i) {
     Pending& pending = pending_[i];
     if (i + kSlotsAhead < pending_.size()) slots_.fetch(pending_[i + kSlotsAhead].seq);
     if (pending.received) continue;
