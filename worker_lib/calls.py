@@ -180,7 +180,7 @@ def prepare_sum(state: SessionState, x: Any, out: Any, options: SumOptions) -> P
 def repeated(x: Any, options: SumOptions) -> SumOptions:
     """Options of an all-reduce in place that is called again and again, of an array that stays where it is.
 
-    Its arguments are looked at once for each membership.
+    Its arguments are looked at once for each membership, as long as the session knows the call.
     """
     return options._replace(key=_key(view(x, "x", write=True), None, options))
 

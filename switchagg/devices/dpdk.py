@@ -269,7 +269,7 @@ class DpdkPorts:
         if not pool:
             raise NetworkError(
                 f"DPDK has no memory for {mbufs:,} packets of {self._room:,} bytes: {self._library.error()}; "
-                f"{len(self.numbers)} ports with {self.settings.queues} queues each way need -m "
+                f"its ports ({len(self.numbers)}) and their queues each way ({self.settings.queues}) need -m "
                 f"{self._megabytes(mbufs)} or more, or as many MiB of hugepages"
             )
         return int(pool)

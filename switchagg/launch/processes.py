@@ -15,12 +15,14 @@
 
 Each child leads a process group of its own: a signal from the terminal reaches this process alone, and what a
 child has started ends with the child. The session is this process's: Linux schedules sessions as groups
-(`sched_autogroup_enabled`), and a rank that polls could not yield its core to one of another session.
+(`sched_autogroup_enabled`), and a rank that polls could not yield its core to one of another session. A child
+has no terminal of its own to ask at.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
 import resource
@@ -29,6 +31,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -440,9 +443,11 @@ class Processes:
     def _begin(self) -> None:
         """Called in a child before it executes its command."""
         self._guardian.add_this_process()  # it never runs without the guardian knowing
-        # The terminal is not for background groups, and would stop them: reading it is an error instead.
-        for number in (signal.SIGTTIN, signal.SIGTTOU):
-            signal.signal(number, signal.SIG_IGN)
+        # A terminal stops background groups that read it. Without one, asking for a password fails at once.
+        with contextlib.suppress(OSError):  # there is none
+            terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
+            fcntl.ioctl(terminal, termios.TIOCNOTTY)
+            os.close(terminal)
 
     def _reap(self, child: Child) -> None:
         """Ends the group of a child that has ended, reaps the child, and reads what it left in its pipes."""

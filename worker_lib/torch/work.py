@@ -214,8 +214,9 @@ class _Callbacks:
     __slots__ = ("_calling", "_outer", "_running", "_within")
 
     def __init__(self, tasks: TaskThread, running: TaskThread | None, calling: _Calling | None) -> None:
-        self._within, self._running, self._calling = running or tasks, running, calling
+        self._within, self._running = running or tasks, running
         self._outer = getattr(_local, "within", None), getattr(_local, "calling", None)
+        self._calling = calling if calling is not None else self._outer[1]
 
     def __enter__(self) -> None:
         _local.within, _local.calling = self._within, self._calling

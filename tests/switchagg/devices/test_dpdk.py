@@ -161,7 +161,7 @@ def test_what_cannot_work_is_said(tmp_path: Path) -> None:
         "no memory": (
             "NetworkError",
             "no memory for 16,383 packets of 2,176 bytes",
-            "1 ports with 1 queues each way need -m 127 or more",
+            "its ports (1) and their queues each way (1) need -m 127 or more",
         ),
         "mtu": ("OSError", "the interface carries datagrams of 572 bytes, and the job's have 1424"),
         "few queues": ("UsageError", "threads is 17; accepted with DPDK's port net_ring0: 1..16, its queues"),

@@ -82,7 +82,7 @@ def test_heavy_tails_cost_it_little(workers: int, bits: int) -> None:
     rotated = nmse(lambda: Rotation(bits=bits))
     plain = nmse(lambda: Dithering(bits=bits, block=1024))
     print(f"NMSE {rotated:.4f} against {plain:.4f}")
-    assert rotated < plain / 3
+    assert rotated < plain / 3  # with seeds 0 to 59 at most 0.244 of it
 
 
 def test_the_error_is_within_the_bound_whatever_x_is() -> None:
