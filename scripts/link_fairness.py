@@ -12,6 +12,7 @@ bridge's, `switchagg switch --rate` in a namespace of its own. Its queues are as
 packets (ECN) that find so many ms in them. TCP flows ask for ECN too. The first third of the time does not
 count. A job's amount is what one rank sent for collectives that are done, times its ranks; a flow's is what
 arrived. Jain's index is (sum x)^2 / (n sum x^2): 1 where all get the same, 1/n where one gets everything.
+Beside flows it is given of all, where a job counts as one, and of senders, where each of its ranks does.
 Exits with 1 if a sum is wrong.
 """
 
@@ -93,7 +94,9 @@ def _run(args: argparse.Namespace, jobs: int, flows: int, congestion: str, mark:
     marked = f", mark {mark}" if mark else ""
     text = f"{congestion}{marked}, {jobs} jobs: {_list(of_jobs)} Mbit/s, Jain's index {jain(of_jobs):.3f}"
     if flows:
-        text += f"; {flows} flows: {_list(of_flows)} Mbit/s, index of all {jain(of_jobs + of_flows):.3f}"
+        senders = [each / args.workers for each in of_jobs for _ in range(args.workers)] + of_flows
+        text += f"; {flows} flows: {_list(of_flows)} Mbit/s, index of all {jain(of_jobs + of_flows):.3f}, "
+        text += f"of senders {jain(senders):.3f}"
     print(
         f"{text}; link {sum(of_jobs) + sum(of_flows):.0f} of {args.rate:.0f}; "
         f"sent again {100 * said['again']:.1f} % of packets; {100 * said['marked']:.1f} % of RESULTs marked; "
