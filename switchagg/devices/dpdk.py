@@ -20,7 +20,7 @@ import shlex
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -195,8 +195,7 @@ class DpdkPorts:
 
     def __init__(self, settings: DpdkSettings) -> None:
         self.settings = settings
-        self._descriptors: list[int] = []  # of a queue each way, by port
-        self._spread: list[str] = []  # by port, with several queues
+        self._rings: dict[int, tuple[int, int]] = {}  # descriptors of a port's queues to receive and to send
         self._room = _HEADROOM + max(_DATA_ROOM, (settings.mtu or 0) + 64)
         self._library = library = _Library()
         self._owner = ""
@@ -213,7 +212,7 @@ class DpdkPorts:
                 )
             for number in self.numbers:
                 self._configure(number, said)
-            mbufs = self._mbufs(self._descriptors)
+            mbufs = self._mbufs(map(sum, self._rings.values()))
             self._pool = self._make_pool(mbufs)
             _check_pool(library, self._pool, mbufs)
             _check_mbufs(library, self._pool)
@@ -224,8 +223,12 @@ class DpdkPorts:
 
     # ---- start ----
 
-    def _mbufs(self, descriptors: list[int]) -> int:
-        """Packets that full rings of all ports hold, and what threads have from and for them."""
+    def _mbufs(self, descriptors: Iterable[int]) -> int:
+        """Packets that full rings of all ports hold, and what threads have from and for them.
+
+        Args:
+            descriptors: of a queue each way, by port.
+        """
         queues = self.settings.queues
         rings = sum(queues * (each + _BURSTS) for each in descriptors)
         return max(_FEWEST_MBUFS, rings + queues * _RECEIVE_FRAMES)
@@ -285,15 +288,13 @@ class DpdkPorts:
             result = ethdev.rte_eth_dev_set_mtu(number, self.settings.mtu)
             # Some drivers have nothing to set.
             checked(0 if result == -errno.ENOTSUP else result, f"it takes no MTU of {self.settings.mtu}")
-        receive, send = self._ring_sizes(number, said)
+        receive, send = self._rings[number]
         pool = ctypes.c_void_p(self._pool)
         for queue in range(self.settings.queues):
             result = ethdev.rte_eth_rx_queue_setup(number, queue, receive, -1, None, pool)
             checked(result, "no queue to receive with")
             checked(ethdev.rte_eth_tx_queue_setup(number, queue, send, -1, None), "no queue to send with")
         checked(ethdev.rte_eth_dev_start(number), "it does not start")
-        if self.settings.queues > 1:
-            self._spread.append(f"{self.name(number)} {self._rss(number)}")
         mtu = ctypes.c_uint16()
         checked(ethdev.rte_eth_dev_get_mtu(number, ctypes.byref(mtu)), "it has no MTU")
         return min(mtu.value, self._room - _HEADROOM - 18)
@@ -342,7 +343,7 @@ class DpdkPorts:
             for interrupts in (0,) if self.settings.poll else (_RXQ_INTERRUPTS, 0):
                 result = configure(queues, interrupts, hashed)
                 if result >= 0:
-                    self._descriptors.append(sum(self._ring_sizes(number, said)))
+                    self._rings[number] = self._ring_sizes(number, said)
                     return
         fewer = [count for count in range(1, queues) if configure(count, 0, 0) >= 0]
         if fewer:
@@ -444,7 +445,9 @@ class DpdkPorts:
             if interrupts
             else "sleeps between looks"
         )
-        return ", ".join((f"{self.version} on {names}, MTU {self.mtu}, {waits}", *self._spread))
+        several = self.numbers if self.settings.queues > 1 else ()
+        rss = (f"{self.name(number)} {self._rss(number)}" for number in several)
+        return ", ".join((f"{self.version} on {names}, MTU {self.mtu}, {waits}", *rss))
 
     def stop(self) -> None:
         """Stops the ports, which then write what they hold back, such as captures.

@@ -65,7 +65,7 @@ def heavy(rng: np.random.Generator, workers: int, size: int) -> list[Array]:
     Magnitudes are the log-normal distribution's quantiles. In a sample one element may have all of the norm.
     """
     quantiles = [NormalDist().inv_cdf((i + 0.5) / size) for i in range(size)]
-    common = np.exp(2 * rng.permutation(quantiles)) * rng.choice([-1.0, 1.0], size)
+    common = np.exp(1.5 * rng.permutation(quantiles)) * rng.choice([-1.0, 1.0], size)
     return [(common * (1 + 0.3 * rng.standard_normal(size))).astype(np.float32) for _ in range(workers)]
 
 
@@ -82,7 +82,7 @@ def test_heavy_tails_cost_it_little(workers: int, bits: int) -> None:
     rotated = nmse(lambda: Rotation(bits=bits))
     plain = nmse(lambda: Dithering(bits=bits, block=1024))
     print(f"NMSE {rotated:.4f} against {plain:.4f}")
-    assert rotated < plain / 3  # with seeds 0 to 59 at most 0.244 of it
+    assert rotated < plain / 4
 
 
 def test_the_error_is_within_the_bound_whatever_x_is() -> None:
