@@ -616,7 +616,8 @@ class Session:
             which took more words than others; ``weights`` of the switches that packets are dealt to (empty in
             a group of one); ``seconds``: a dict of time spent in ``scan``, ``quantize``,
             ``wire`` (send and receive calls), ``wait`` (for packets) and ``decode``; ``window`` (packets
-            allowed in flight); ``transport``. All zero in a group of one.
+            allowed in flight); ``core_moves``: how often a waiting thread moved to a core with fewer ranks;
+            ``transport``. All zero in a group of one.
         """
         state = self._state
         if state.pid != os.getpid():
@@ -625,8 +626,8 @@ class Session:
         names = (
             "collectives", "packets_sent", "packets_received", "packets_data", "packets_skip",
             "bytes_sent", "bytes_received", "retransmissions", "results_ignored", "results_damaged",
-            "results_marked", "send_calls", "receive_calls", "refused", "blocks_total", "blocks_union",
-            "elements", "exact_elements", "bounded_elements", "refined_elements",
+            "results_marked", "send_calls", "receive_calls", "refused", "core_moves", "blocks_total",
+            "blocks_union", "elements", "exact_elements", "bounded_elements", "refined_elements",
         )  # fmt: skip
         out: dict[str, Any] = {name: raw.get(name, 0) for name in names}
         out["blocks_skipped"] = out["blocks_total"] - out["blocks_union"]

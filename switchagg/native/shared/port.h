@@ -67,11 +67,12 @@ struct PortCounters {
   uint64_t receive_calls = 0, send_calls = 0;                           // system calls
   uint64_t refused = 0;       // sends or receives that the peer's host answered with "port unreachable"
   uint64_t send_errors = 0;   // datagrams that the kernel would not take
+  uint64_t core_moves = 0;    // of the thread that waits, to a core with fewer workers
 
   PortCounters& operator+=(const PortCounters& o) {
     using C = PortCounters;
     for (uint64_t C::* each : {&C::packets_in, &C::bytes_in, &C::packets_out, &C::bytes_out, &C::receive_calls,
-                               &C::send_calls, &C::refused, &C::send_errors})
+                               &C::send_calls, &C::refused, &C::send_errors, &C::core_moves})
       this->*each += o.*each;
     return *this;
   }

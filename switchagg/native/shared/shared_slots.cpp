@@ -14,6 +14,10 @@ namespace switchagg {
 
 using wire::Header;
 
+namespace {
+constexpr size_t kCores = 1024;  // of more the kernel's mask is not asked
+}
+
 const SlotKernels& slot_kernels() {
   static const SlotKernels& best = chosen_of<SlotKernels>(KERNEL_SETS(slot_kernels));
   return best;
@@ -171,6 +175,29 @@ void SharedSlots::count(uint32_t worker, const Effect& effect, bool retransmissi
   add(counts.packets);
   if (retransmission) add(counts.retransmissions);
   add(counts.outcomes[static_cast<size_t>(effect.outcome) + (effect.completing ? kCompleting : 0)]);
+}
+
+void SharedSlots::note_core(uint32_t worker, int core) const {
+  std::atomic<uint32_t>& noted = head_->seats[worker].core;
+  const uint32_t now = static_cast<uint32_t>(core) + 1;
+  if (noted.load(std::memory_order_relaxed) != now) noted.store(now, std::memory_order_relaxed);
+}
+
+int SharedSlots::emptier_core(int core) const {
+  const uint32_t mine = static_cast<uint32_t>(core) + 1;
+  std::array<uint8_t, kCores + 1> workers{};
+  if (core < 0 || mine >= workers.size()) return -1;
+  for (uint32_t i = 0; i < shape_.workers; ++i) {
+    const Seat& seat = head_->seats[i];
+    const uint32_t at = seat.core.load(std::memory_order_relaxed);
+    if (at < workers.size() && seat.asleep.load(std::memory_order_relaxed) == 0) ++workers[at];
+  }
+  uint32_t best = mine;
+  for (uint32_t i = 0; i < shape_.workers; ++i) {
+    const uint32_t at = head_->seats[i].core.load(std::memory_order_relaxed);
+    if (at > 0 && at < workers.size() && workers[at] > 0 && workers[at] < workers[best]) best = at;
+  }
+  return workers[best] + 2 <= workers[mine] ? static_cast<int>(best) - 1 : -1;
 }
 
 uint32_t SharedSlots::wake_all() const {

@@ -126,6 +126,10 @@ class SharedSlots {
   // A worker sleeps on its own word. Others wake it when a round that it may wait for is done.
   std::atomic<uint32_t>& wake_ups(uint32_t worker) const { return head_->seats[worker].wake_ups; }
   std::atomic<uint32_t>& asleep(uint32_t worker) const { return head_->seats[worker].asleep; }
+  // Notes the core on which a worker runs.
+  void note_core(uint32_t worker, int core) const;
+  // A core with at least two workers fewer, but at least one, of those that are awake; -1 if there is none.
+  int emptier_core(int core) const;
   // Wakes all that sleep. Returns their number.
   uint32_t wake_all() const;
   static void wake(std::atomic<uint32_t>& word);
@@ -140,6 +144,7 @@ class SharedSlots {
   struct Seat {
     alignas(128) std::atomic<uint32_t> wake_ups;
     std::atomic<uint32_t> asleep;
+    std::atomic<uint32_t> core;  // 1 + the number of the one on which the worker waited last; 0: not known
     uint32_t bit;
     alignas(64) Counts counts;
   };

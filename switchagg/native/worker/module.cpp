@@ -318,7 +318,7 @@ nb::dict stats_dict(Engine& engine) {
       {"collectives", s.collectives}, {"packets_data", s.data_packets}, {"packets_skip", s.skip_packets},
       {"packets_sent", p.packets_out}, {"packets_received", p.packets_in}, {"bytes_sent", p.bytes_out},
       {"bytes_received", p.bytes_in}, {"send_calls", p.send_calls}, {"receive_calls", p.receive_calls},
-      {"refused", p.refused}, {"send_errors", p.send_errors}, {"retransmissions", s.retransmissions},
+      {"refused", p.refused}, {"send_errors", p.send_errors}, {"core_moves", p.core_moves}, {"retransmissions", s.retransmissions},
       {"results", s.results}, {"results_ignored", s.ignored}, {"results_damaged", s.damaged}, {"results_marked", s.marked}, {"blocks_total", s.blocks_total},
       {"exact_elements", s.exact_elements}, {"bounded_elements", s.bounded_elements},
       {"refined_elements", s.refined_elements}, {"blocks_own", s.blocks_own}, {"blocks_union", s.blocks_union}, {"completed", s.completed},

@@ -1,6 +1,7 @@
 #include "switchagg/native/worker/slots_port.h"
 
 #include <poll.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <array>
@@ -21,6 +22,7 @@ constexpr uint32_t kMany = 8;
 constexpr size_t kSlotsAhead = 4;  // so many are prefetched
 constexpr size_t kLook = 16;  // packets without RESULT that are passed over: more of them are rarely out of order
 // Then a worker looks: is the switch there, and was a wake-up missed, as where its sender died? Idle, it asks the first alone.
+constexpr int64_t kMovePause = 10'000'000;
 constexpr int64_t kLookAround = 100'000'000, kLookAroundIdle = 1'000'000'000;
 
 }  // namespace
@@ -74,6 +76,26 @@ bool SlotsPort::there() const {
   return false;
 }
 
+// Moves this thread to a core with fewer workers. Those that poll are always runnable, and among cores of which none is idle the
+// kernel evens threads out only after tens of milliseconds.
+void SlotsPort::spread() {
+  const int core = sched_getcpu();
+  slots_.note_core(worker_, core);
+  const int to = slots_.emptier_core(core);
+  if (to < 0) return;
+  const int64_t now = now_ns();
+  if (now < may_move_) return;
+  may_move_ = now + kMovePause;
+  cpu_set_t allowed, one;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0 || !CPU_ISSET(to, &allowed)) return;
+  CPU_ZERO(&one);
+  CPU_SET(to, &one);
+  slots_.note_core(worker_, to);  // before another worker of this core can look
+  if (sched_setaffinity(0, sizeof one, &one) != 0) return;
+  sched_setaffinity(0, sizeof allowed, &allowed);
+  ++counters_.core_moves;
+}
+
 bool SlotsPort::woken() {
   const uint32_t wake_ups = slots_.wake_ups(worker_).load(std::memory_order_acquire);
   return std::exchange(heard_, wake_ups) != wake_ups;
@@ -88,6 +110,7 @@ bool SlotsPort::ended() {
 bool SlotsPort::wait(int64_t timeout_ns) {
   if (woken()) return true;
   if (timeout_ns == 0) return there();
+  spread();
   if (link::busy_poll(busy_poll_, [this] { return there(); })) return true;
   std::atomic<uint32_t>& asleep = slots_.asleep(worker_);
   const int64_t look_around = first_ == pending_.size() ? kLookAroundIdle : kLookAround;
@@ -98,6 +121,7 @@ bool SlotsPort::wait(int64_t timeout_ns) {
     const int64_t limit = left < 0 ? look_around : std::min(left, look_around);
     if (!found) SharedSlots::sleep(slots_.wake_ups(worker_), heard_, limit);
     asleep.store(0, std::memory_order_relaxed);
+    slots_.note_core(worker_, sched_getcpu());
     ++waits_;
     if (found || woken() || there() || ended()) return true;
     if (timeout_ns >= 0 && (left -= limit) <= 0) return false;

@@ -39,6 +39,7 @@ class SlotsPort : public Port {
     bool received;
   };
   bool there() const;
+  void spread();
   bool woken();
   bool ended();
 
@@ -51,6 +52,7 @@ class SlotsPort : public Port {
   uint32_t heard_ = 0;  // wake-ups so far
   std::vector<Pending> pending_;  // in the order of sending, from first_ on
   size_t first_ = 0;
+  int64_t may_move_ = 0;  // to another core, from then on
   bool busy_poll_ = false;
   bool ended_ = false;  // the switch is gone; what the workers do among themselves is still valid
   uint64_t waits_ = 0;  // only the driver's; other threads read counters_ between its waits
