@@ -116,10 +116,13 @@ def test_the_end_of_a_switch_is_seen_though_its_forked_child_lives() -> None:
         grandchild = int(os.read(reader, 64))
         time.sleep(0.2)  # until the grandchild has come to its sleep
         end(child)
+        child = 0
         assert link.ended()
         link.close()
     finally:
         udp.close()
+        if child:
+            end(child)
         if grandchild:
             os.kill(grandchild, signal.SIGKILL)
         for descriptor in (reader, writer, second_reader, second_writer):
