@@ -56,7 +56,7 @@ class Collectives:
         self._settings = settings
         self._size = session.world_size
         self._keep_alive = versions.KeepAlive()
-        self._tables = sparse.Tables()
+        self._kinds = sparse.Kinds(settings)
         self._order = StartOrder()
 
     def close(self) -> None:
@@ -151,10 +151,9 @@ class Collectives:
 
     def _sum_sparse(self, tensor: torch.Tensor, opts: Any) -> SwitchWork:
         with ranged("allreduce_sparse"):
-            bits, min_bits = self._settings.lanes(tensor)
-            works, finish = sparse.start(
-                self.session, tensor, _op(tensor, opts), bits, min_bits, self._tables, **_waiting(opts)
-            )
+            kind = self._kinds.of(tensor, _op(tensor, opts))
+            assert kind is not None
+            works, finish = sparse.start(self.session, tensor, kind, **_waiting(opts))
             return self._work("allreduce_sparse", works, [tensor], [finish], opts)
 
     def _scatter(self, name: str, outputs: Any, inputs: Any, opts: Any) -> SwitchWork | None:

@@ -43,7 +43,7 @@ def kinds() -> list[str]:
 
 def needs_staging(tensor: torch.Tensor) -> bool:
     """True for a tensor on a device that reaches the switch through this process's memory."""
-    return bool(tensor.device.type == "cuda")
+    return bool(tensor.is_cuda)
 
 
 def refuse(name: str, tensors: Iterable[torch.Tensor]) -> None:

@@ -146,7 +146,7 @@ class State:
         names = names_of(model)
         self._memories = BucketMemories(names)
         self._compressors = None if compressor is None else BucketCompressors(compressor, names)
-        self._tables = sparse.Tables()
+        self._kinds = sparse.Kinds(self._options)
         self._seconds = None if timeout is None else timeout.total_seconds()
         self._started: list[Completion] = []  # of a backward pass, until its last bucket
         self._sums: dict[Any, SumOptions] = {}  # by place, size and type of a bucket
@@ -288,12 +288,11 @@ class State:
     ) -> Completion:
         """Starts the reduction of a bucket's gradients on the CPU, in place."""
         works: Sequence[Running]
-        if buffer.is_sparse and sparse.fits(buffer) and buffer.is_floating_point():
-            bits, min_bits = self._options.lanes(buffer)
+        kind = self._kinds.of(buffer, "avg")
+        if kind is not None and kind.dtype.is_floating_point:
             works, finish = sparse.start(
-                through.session, buffer, "avg", bits, min_bits, self._tables,
-                timeout=self._seconds, background=background, lazy=lazy,
-            )  # fmt: skip
+                through.session, buffer, kind, timeout=self._seconds, background=background, lazy=lazy
+            )
             return Completion(works, buffer, [finish], through.futures, lazy=lazy)
         at = buffer.data_ptr() if buffer.layout == torch.strided else 0
         sum_ = self._sums.get((at, buffer.numel(), buffer.dtype))

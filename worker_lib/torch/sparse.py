@@ -12,7 +12,6 @@ on every rank are not in the result.
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
@@ -25,6 +24,7 @@ from worker_lib import _native
 from worker_lib.arguments import SUMMABLE, PackedMask, SumOptions, torch_name
 from worker_lib.calls import repeated
 from worker_lib.session import Session
+from worker_lib.torch.options import Options
 from worker_lib.work import Work
 
 MAX_ELEMENTS: Final = 2**32  # of the dense shape: what a plan's fingerprint can count
@@ -68,23 +68,29 @@ def _layout(shape: torch.Size, dims: int) -> _Layout | None:
     return _Layout(width, elements, width // block, elements // block)
 
 
-class _Kind(NamedTuple):
-    """Sums that take one kind of tables: the shape, how many dimensions are sparse, options of the sum."""
+class Kind:
+    """Sums that take one kind of tables: of tensors alike in type, shape and sparse dimensions.
 
-    shape: torch.Size
-    dims: int
-    dtype: torch.dtype
-    op: str
-    bits: int | str | None
-    min_bits: int | None
+    Attributes:
+        shape, dims, dtype: of the tensors; `dims` are sparse.
+        op, bits, min_bits: of the sum.
+        spare: tables that nobody uses, all zeros. For any thread.
+    """
+
+    __slots__ = ("bits", "dims", "dtype", "layout", "min_bits", "op", "shape", "spare")
+
+    def __init__(self, tensor: torch.Tensor, layout: _Layout, op: str, settings: Options) -> None:
+        self.shape, self.dims, self.dtype = tensor.shape, tensor.sparse_dim(), tensor.dtype
+        self.layout, self.op = layout, op
+        self.bits, self.min_bits = settings.lanes(tensor)
+        self.spare: list[Table] = []
 
 
 class Table:
     """A table of zeros, bitmaps of its blocks (this rank's, zero too, and the union's), and a sum of it."""
 
-    def __init__(self, kind: _Kind) -> None:
-        layout = _layout(kind.shape, kind.dims)
-        assert layout is not None
+    def __init__(self, kind: Kind) -> None:
+        layout = kind.layout
         # NumPy takes zeros from the kernel, which backs a page when it is first touched.
         zeros = np.zeros(layout.elements * kind.dtype.itemsize, np.uint8)
         self.flat = torch.from_numpy(zeros).view(kind.dtype)
@@ -97,41 +103,40 @@ class Table:
         self.sum = repeated(self.flat, options)
 
 
-class Tables:
-    """Tables, to be used again; for any thread."""
+class Kinds:
+    """The kinds of sums that there have been, with their tables; for any thread.
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._spare: dict[_Kind, list[Table]] = {}
+    Args:
+        settings: of all sums.
+    """
 
-    def take(self, kind: _Kind) -> Table:
-        """A table that nobody else uses."""
-        with self._lock:
-            if spare := self._spare.get(kind):
-                return spare.pop()
-        return Table(kind)
+    def __init__(self, settings: Options) -> None:
+        self._settings = settings
+        self._known: dict[Any, Kind] = {}
 
-    def give_back(self, table: Table, kind: _Kind) -> None:
-        """Takes back a table that is all zeros again."""
-        with self._lock:
-            spare = self._spare.setdefault(kind, [])
-            if len(spare) < _SPARE:
-                spare.append(table)
+    def of(self, tensor: Any, op: str) -> Kind | None:
+        """The kind of a tensor's sum; None for one that does not fit: see `fits`."""
+        if not tensor.is_sparse:
+            return None
+        key = tensor.shape, tensor.dtype, tensor.sparse_dim(), tensor.is_cpu, op
+        kind = self._known.get(key)
+        if kind is None and fits(tensor):
+            layout = _layout(tensor.shape, tensor.sparse_dim())
+            assert layout is not None
+            kind = self._known.setdefault(key, Kind(tensor, layout, op, self._settings))
+        return kind
 
 
 def start(
     session: Session,
     tensor: torch.Tensor,
-    op: str,
-    bits: int | str | None,
-    min_bits: int | None,
-    tables: Tables,
+    kind: Kind,
     *,
     timeout: float | None,
     background: bool,
     lazy: bool = False,
 ) -> tuple[list[Work], Callable[[], None]]:
-    """Starts the reduction of a tensor that `fits`.
+    """Starts the reduction of a tensor of a kind.
 
     Returns:
         The collectives that are not done yet, and a function that then makes `tensor` the result: coalesced,
@@ -143,11 +148,10 @@ def start(
     if session.world_size == 1:
         x = tensor.detach().coalesce()
         return [], lambda: _replace(tensor, x)
-    kind = _Kind(tensor.shape, tensor.sparse_dim(), tensor.dtype, op, bits, min_bits)
     added = None if tensor.is_coalesced() else _ADDED.get(kind.dtype)
     whole = tensor if added is not None else tensor.detach().coalesce()
     numbers, values = whole._indices().contiguous(), whole._values().contiguous()
-    table = tables.take(kind)
+    table = _table(kind)
     _native.put_rows(
         numbers.data_ptr(), numbers.shape[1], table.rows, values.data_ptr(), *table.at, table.mask,
         added or _DISTINCT,
@@ -159,13 +163,22 @@ def start(
         values, indices = table.flat.new_empty((count, *table.row)), numbers.new_empty((kind.dims, count))
         to = values.data_ptr(), indices.data_ptr(), count
         _native.take_rows(table.union, table.blocks, table.rows, *table.at, *to, table.mask)
-        tables.give_back(table, kind)
+        if len(kind.spare) < _SPARE:
+            kind.spare.append(table)
         result = torch.sparse_coo_tensor(
             indices, values, kind.shape, device="cpu", is_coalesced=True, check_invariants=False
         )
         _replace(tensor, result)
 
     return [] if work is None else [work], finish
+
+
+def _table(kind: Kind) -> Table:
+    """A table that nobody else uses."""
+    try:
+        return kind.spare.pop()
+    except IndexError:
+        return Table(kind)
 
 
 def _block(width: int) -> int | None:

@@ -378,7 +378,7 @@ class Completion:
         self._parts, self.result, self._steps = parts, result, steps
         self._futures, self._calling, self._lazy = futures, calling, lazy
         self._lock = threading.Lock()
-        self.done = False
+        self.done = not (parts or steps)
         self.error: BaseException | None = None
         self._ended: torch.futures.Future[None] | None = None  # completed by the thread that finishes
         self._future: torch.futures.Future[Any] | None = None  # what the caller holds
@@ -391,14 +391,12 @@ class Completion:
         with self._lock:
             if self._future is not None:
                 return self._future
-            # A future must be told of the GPUs whose tensors it holds.
-            devices = {t.device for t in flat(self.result) if t.is_cuda}
-            ended: torch.futures.Future[Any] = torch.futures.Future(devices=list(devices) or None)
-            done = self.done
+            devices, done = _gpus(self.result), self.done
             if done and self.error is None:
-                ended.set_result(self.result)
-                self._future = ended
-                return ended
+                self._future = future = torch.futures.Future(devices=devices)
+                future.set_result(self.result)
+                return future
+            ended = torch._C.Future(devices)  # its class in Python costs half as much again
             self._future = future = ended.then(self._deliver)
             self._ended = None if done else ended
         if done:
@@ -411,6 +409,8 @@ class Completion:
 
     def drive(self, seconds: float) -> None:
         """Runs the collectives in this thread, for at most `seconds`. Only the future raises."""
+        if self.done:
+            return
         limit = time.monotonic() + seconds
         for part in self._parts:
             if not (isinstance(part, Work) and part._drive(limit - time.monotonic())):
@@ -564,6 +564,13 @@ class SwitchWork(dist.Work):  # type: ignore[misc]
     def forget_result(self) -> None:
         """Lets go of the result, if it is done."""
         self._end.forget_result()
+
+
+def _gpus(result: Any) -> list[torch.device]:
+    """The GPUs that have a result's tensors; a future must be told of them."""
+    if isinstance(result, torch.Tensor):
+        return [result.device] if result.is_cuda else []
+    return list({t.device for t in flat(result) if t.is_cuda})
 
 
 def _noted(error: BaseException) -> BaseException:
