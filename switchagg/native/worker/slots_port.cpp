@@ -21,8 +21,8 @@ constexpr size_t kTake = 16, kTakeOfMany = 8;
 constexpr uint32_t kMany = 8;
 constexpr size_t kSlotsAhead = 4;  // so many are prefetched
 constexpr size_t kLook = 16;  // packets without RESULT that are passed over: more of them are rarely out of order
+constexpr int64_t kMovePause = 10'000'000;  // between two moves to another core, of which the kernel may undo one
 // Then a worker looks: is the switch there, and was a wake-up missed, as where its sender died? Idle, it asks the first alone.
-constexpr int64_t kMovePause = 10'000'000;
 constexpr int64_t kLookAround = 100'000'000, kLookAroundIdle = 1'000'000'000;
 
 }  // namespace
