@@ -3,8 +3,8 @@
 A `Final` attribute is read-only here; the engine changes it.
 """
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 kernels: str  # instruction set that the engine uses: base, v3 or v4
 
@@ -219,16 +219,42 @@ def ip_number(text: str) -> int: ...
 def address(array: object) -> int:
     """Returns the address of a NumPy array's first byte."""
 
-def sum_key(
-    x: object, out: object, op: object, bits: object, min_bits: object, blocks: object, block_size: object,
-    accuracy: object,
-) -> bytes | None:  # fmt: skip
-    """Returns the arguments of an all-reduce as bytes, equal where memory, types, shapes and options are.
+class KnownCall:
+    """A sum's call of the engine, to be used again; `label`, or `called()`, names it in messages."""
 
-    None if `x` (or `out`, unless that is None) is no contiguous NumPy array of numbers in the computer's own
-    byte order, nor a dense tensor of PyTorch's on the CPU without gradients, if the result's is read-only,
-    or if others are anything but exactly None, int or str.
+    def __init__(self, generation: int, call: Call, label: Any, called: Callable[[], str]) -> None: ...
+    generation: Final[int]
+    call: Final[Call]
+    label: Final[Any]
+    called: Final[Callable[[], str]]
+
+class Caller:
+    """Calls an engine with little around it, and records the last 32 collectives.
+
+    `run` and `allreduce` run one in this thread for `slice_ns` and say True if it is done. One that is not,
+    or has ended otherwise, they add to `begun` with its call. With neither, nothing was sent: there is
+    something to say or to look at first.
     """
+
+    def __init__(self, engine: Engine, slice_ns: int) -> None: ...
+    known: Final[dict[Any, KnownCall]]
+    inside: Final[int]  # threads that run one now
+    def run(self, begun: list[tuple[Collective, KnownCall]], seconds: float, known: KnownCall) -> bool: ...
+    def allreduce(
+        self, begun: list[tuple[Collective, KnownCall]], seconds: float, x: object, out: object, op: object,
+        bits: object, min_bits: object, blocks: object, block_size: object, accuracy: object,
+    ) -> bytes | bool | None:  # fmt: skip
+        """Runs the call of these arguments if `known` has it by its key, and returns that key otherwise.
+
+        The key has the arguments as bytes, equal where memory, types, shapes and options are. None if `x`
+        (or `out`, unless that is None) is no contiguous NumPy array of numbers in the computer's own byte
+        order, nor a dense tensor of PyTorch's on the CPU without gradients, if the result's is read-only, or
+        if others are anything but exactly None, int or str.
+        """
+    def note(self, called: Callable[[], str], work: Collective) -> None:
+        """Adds a collective to the records."""
+    def recent(self) -> list[tuple[Callable[[], str], Collective]]:
+        """The records, in the order of calls."""
 
 # For tests.
 

@@ -38,7 +38,7 @@ from worker_lib.arguments import (
     view,
 )
 from worker_lib.plan import BOUNDED, EXACT, DType, Kind, ReduceOp
-from worker_lib.session_state import KnownCall, SessionState
+from worker_lib.session_state import SessionState
 from worker_lib.work import How, Prepared, name_of_call
 
 _KNOWN: Final = 1024  # calls that a session keeps
@@ -173,7 +173,7 @@ def prepare_sum(state: SessionState, x: Any, out: Any, options: SumOptions) -> P
         if len(state.known_calls) >= _KNOWN:
             state.known_calls.clear()
         named = partial(name_of_call, sum_.label)
-        state.known_calls[key] = KnownCall(generation, sum_.call, sum_.label, named)
+        state.known_calls[key] = _native.KnownCall(generation, sum_.call, sum_.label, named)
     return sum_
 
 

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from switchagg.errors import UsageError
 from switchagg.rules.planner import SkipPolicy
-from worker_lib import _native, calls, extrema, sized
+from worker_lib import calls, extrema, sized
 from worker_lib.arguments import SumOptions, checked_accuracy
 from worker_lib.plan import Kind
-from worker_lib.session_state import CollectiveRecord, KnownCall, SessionState
+from worker_lib.session_state import Begun, CollectiveRecord, SessionState
 from worker_lib.sparse import SparseCosts, allreduce_sparse
 from worker_lib.work import Agreed, Prepared, Work
 
@@ -186,21 +186,24 @@ class Session:
                 `Work.wait`.
         """
         state, key = self._state, None
-        if memory is None and compressor is None and timeout is None and not async_op:
-            key = _native.sum_key(x, out, op, bits, min_bits, blocks, block_size, accuracy)
-            known = state.known_calls.get(key)
-            if known is not None and state.timeline is None:
-                result = x if out is None else out
-
-                def prepare() -> Prepared:
-                    options = SumOptions(op, checked_accuracy(bits, accuracy), min_bits, blocks, block_size)
-                    return calls.prepare_sum(state, x, out, options)
-
-                work = self._run_known(known, prepare, result, None)
-                return result if work is None else work.wait()
+        begun: list[Begun] = []
+        caller = None if async_op else state.quick
+        if caller is not None and memory is None and compressor is None and timeout is None:
+            try:
+                key = caller.allreduce(
+                    begun, state.timeout, x, out, op, bits, min_bits, blocks, block_size, accuracy
+                )
+            except BaseException as error:
+                state.interrupted(begun, error)
+                raise
+            if key is True:
+                state.forget_done()
+                return x if out is None else out
         bits = checked_accuracy(bits, accuracy)
         if compressor is None:
             options = SumOptions(op, bits, min_bits, blocks, block_size, memory, key=key)
+            if begun:
+                return self._unfinished(begun[0], x, out, options, state.timeout).wait()
             return self._reduced(x, out, options, timeout, async_op)
         from worker_lib.compress.reduce import start
 
@@ -465,14 +468,7 @@ class Session:
             UsageError: as in `allgather`, or `counts` is something else than each rank's rows.
         """
         return self._run(
-            sized.prepare_allgatherv,
-            x,
-            counts,
-            out,
-            timeout,
-            Agreed(),
-            timeout=timeout,
-            async_op=async_op,
+            sized.prepare_allgatherv, x, counts, out, timeout, Agreed(), timeout=timeout, async_op=async_op
         )
 
     def broadcast_object(
@@ -689,21 +685,28 @@ class Session:
     ) -> Work | None:
         """Starts a sum in place. One that is not in the background runs a while here; None if it is done."""
         state = self._state
+        known = None if background else state.known_calls.get(options.key)
+        if known is not None and state.quick is not None:
+            begun: list[Begun] = []
+            seconds = state.timeout if timeout is None else timeout
+            try:
+                if state.quick.run(begun, seconds, known):
+                    state.forget_done()
+                    return None
+            except BaseException as error:
+                state.interrupted(begun, error)
+                raise
+            if begun:
+                return self._unfinished(begun[0], x, None, options, seconds)
         prepare = partial(calls.prepare_sum, state, x, None, options)
-        known = None if background or state.timeline is not None else state.known_calls.get(options.key)
-        if known is not None:
-            return self._run_known(known, prepare, x, timeout)
         return Work(state, prepare, timeout, background=background, lazy=lazy)
 
-    def _run_known(
-        self, known: KnownCall, prepare: Callable[[], Prepared], result: Any, timeout: float | None
-    ) -> Work | None:
-        """Runs a call that was prepared before for a while; returns None if it is done, else its work."""
-        native, done = self._state.run(known, timeout)
-        if done:
-            return None
-        begun = None if native is None else (native, Prepared(known.call, result, known.label))
-        return Work(self._state, prepare, timeout, background=False, begun=begun)
+    def _unfinished(self, begun: Begun, x: Any, out: Any, options: SumOptions, seconds: float) -> Work:
+        """The work of a sum that `Caller` began."""
+        native, known = begun
+        prepare = partial(calls.prepare_sum, self._state, x, out, options)
+        prepared = Prepared(known.call, x if out is None else out, known.label)
+        return Work(self._state, prepare, seconds, background=False, begun=(native, prepared))
 
     def _reduction(
         self, x: Any, out: Any, options: SumOptions, timeout: float | None, *, background: bool

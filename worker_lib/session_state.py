@@ -12,7 +12,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from switchagg.errors import SessionBrokenError, SwitchAggError, WorkerLostError
 from switchagg.rules.planner import SkipPolicy
@@ -30,8 +30,9 @@ _ASK_TIMEOUT: Final = 3.0  # seconds for asking the controller who is missing, a
 _PROBE_SECONDS: Final = 0.5  # for a small packet's answer
 SLICE_NS: Final = 50_000_000  # how often a waiting thread looks for signals
 _LEAVE_SECONDS: Final = 5.0  # at most, for other threads to come out of the engine
-_RECORDS: Final = 32  # collectives that a session remembers
-_TOLD: Final = 4  # of these, in the notes of an error
+_TOLD: Final = 4  # of a session's last collectives, in the notes of an error
+
+Begun = tuple[_native.Collective, _native.KnownCall]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +65,6 @@ class CollectiveRecord:
         return f"{what} after {self.seconds:.3g} s with {self.results} of {self.packets or '?'} results"
 
 
-class KnownCall(NamedTuple):
-    """A sum's call of the engine, to be used again; `label`, or `called()`, names it in messages."""
-
-    generation: int
-    call: _native.Call
-    label: Any
-    called: Callable[[], str]
-
-
 class SessionState:
     """The state of a session.
 
@@ -92,6 +84,8 @@ class SessionState:
         admitted: the skip policy that the ranks of this generation were admitted with.
         broken: the reason why no call is possible any more; None while calls are.
         groups_made: number of `Session.group` calls in this generation.
+        caller: of the engine, if there is one.
+        quick: the same, where no timeline has to see each call.
         known_calls: the engine's calls of sums in this generation, by what they depend on.
     """
 
@@ -124,11 +118,12 @@ class SessionState:
         self.broken: str | None = None
         self.closed = False
         self.groups_made = 0
-        self.known_calls: dict[Any, KnownCall] = {}
+        self.caller = None if engine is None else _native.Caller(engine, SLICE_NS)
+        self.quick = self.caller if timeline is None else None
+        self.known_calls: dict[Any, _native.KnownCall] = {} if self.caller is None else self.caller.known
         self.pid = os.getpid()
         self._made_in = id(sys.exc_info()[1])  # the exception that was being handled then
         self._pending: deque[tuple[_native.Collective, object]] = deque()  # in the order of calls
-        self._records: deque[tuple[Callable[[], str], _native.Collective]] = deque(maxlen=_RECORDS)
         self._lock = threading.Lock() if monitor is None else monitor.lock
         # Threads in the engine. A thread enters itself first and then looks at `closed`; close() sets that
         # first and then looks here.
@@ -188,6 +183,7 @@ class SessionState:
         names the call in records.
         """
         assert self.engine is not None
+        assert self.caller is not None
         me = threading.get_ident()
         with self._lock:
             self._threads.add(me)
@@ -201,7 +197,7 @@ class SessionState:
             finally:
                 self._threads.discard(me)
             if native is not None:
-                self._records.append((called, native))
+                self.caller.note(called, native)
                 if background:
                     self._pending.append((native, keep))
                 if self.timeline is not None:
@@ -211,45 +207,10 @@ class SessionState:
         self.forget_done()
         return native
 
-    def run(self, known: KnownCall, seconds: float | None = None) -> tuple[_native.Collective | None, bool]:
-        """Hands a known call to the engine, and runs that in this thread for a while.
-
-        Around a short call, preparing and `Work` take longer than the engine. They are for what lasts longer.
-
-        Args:
-            known: the call.
-            seconds: that it may take; the session's setting by default.
-
-        Returns:
-            The collective; None where `Work` has to say why the engine does not take it. True if it is
-            done.
-
-        Raises:
-            As `check_open`.
-        """
-        self.check_open()
-        seconds = self.timeout if seconds is None else seconds
-        engine, native, done = self.engine, None, False
-        assert engine is not None
-        me = threading.get_ident()
-        self._threads.add(me)
-        try:
-            with self._lock:
-                owed = self.monitor is not None and self.monitor.owed is not None
-                if seconds > 0 and not (self.closed or owed or known.generation != self.generation):
-                    native = engine.submit(known.call, int(min(seconds, 1e9) * 1e9), False, known.generation)
-                    if native is not None:
-                        self._records.append((known.called, native))
-            if native is not None and not self.closed:
-                done = engine.wait(native, SLICE_NS) == DONE and native.generation == known.generation
-        except BaseException as error:
-            if self.broken is None and native is not None:
-                self.break_off(f"{known.called()} was interrupted by {type(error).__name__}")
-            raise
-        finally:
-            self._threads.discard(me)
-        self.forget_done()
-        return native, done
+    def interrupted(self, begun: list[Begun], error: BaseException) -> None:
+        """Breaks the session if `Caller` began a collective: its tensors may go with its caller."""
+        if begun and self.broken is None:
+            self.break_off(f"{begun[0][1].called()} was interrupted by {type(error).__name__}")
 
     def forget_done(self) -> None:
         """Lets go of the tensors of collectives that nobody waited for."""
@@ -308,8 +269,6 @@ class SessionState:
 
     def recent(self) -> list[CollectiveRecord]:
         """The last collectives of this session, in the order of calls."""
-        with self._lock:
-            records = list(self._records)
         now, clock = round(self.runtime.monotonic() * 1e9), self.runtime.unix()
         return [
             CollectiveRecord(
@@ -318,13 +277,15 @@ class SessionState:
                 ((native.ended_at or now) - native.submitted_at) / 1e9,
                 native.packets, native.results,
             )
-            for called, native in records
+            for called, native in self._last()
         ]  # fmt: skip
 
     def timed_out(self) -> str | None:
         """Names the first of the last collectives that was not done in time, if any."""
-        with self._lock:
-            return next((called() for called, native in self._records if native.status == TIMEOUT), None)
+        return next((called() for called, native in self._last() if native.status == TIMEOUT), None)
+
+    def _last(self) -> list[tuple[Callable[[], str], _native.Collective]]:
+        return [] if self.caller is None else self.caller.recent()
 
     def with_record(self, error: SwitchAggError) -> SwitchAggError:
         """The error, with notes on the last collectives of this rank."""
@@ -424,8 +385,12 @@ class SessionState:
         with an abort.
         """
         deadline = self.runtime.monotonic() + _LEAVE_SECONDS
-        while self._threads - {threading.get_ident()} and self.runtime.monotonic() < deadline:
+        while self._inside() and self.runtime.monotonic() < deadline:
             self.runtime.sleep(0.0005)
+
+    def _inside(self) -> bool:
+        assert self.caller is not None
+        return self.caller.inside > 0 or bool(self._threads - {threading.get_ident()})
 
     def after_fork(self) -> None:
         """In a forked child: lets go of what is the parent's."""

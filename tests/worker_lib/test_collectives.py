@@ -453,32 +453,40 @@ def test_calls_from_several_threads_are_ordered(host: EmbeddedController) -> Non
     # Order between threads of one rank is free, so all calls are alike.
     def call(session: Session) -> None:
         def some() -> None:
+            known = np.empty(3000, np.float32)
             for _ in range(15):
                 x, y = np.full((2, 3000), session.rank + 1, np.float32)
+                known[:] = session.rank + 1
                 work = session.allreduce_async(x)
                 session.allreduce(y)
+                session.allreduce(known)
                 work.wait()
-                assert np.array_equal(x, np.full(3000, 3, np.float32))
-                assert np.array_equal(y, np.full(3000, 3, np.float32))
+                for each in (x, y, known):
+                    assert np.array_equal(each, np.full(3000, 3, np.float32))
                 session.stats()
 
         for outcome in in_threads([some] * 4):
             outcome.get()
+        recent = {record.number for record in session.recent()}
+        assert len(recent) == 32
+        assert max(recent) == 179
 
     together(host.url, 2, call)
 
 
-def test_closing_while_another_thread_waits(host: EmbeddedController) -> None:
+@pytest.mark.parametrize("known", [False, True], ids=["new", "known"])
+def test_closing_while_another_thread_waits(host: EmbeddedController, known: bool) -> None:
     over = threading.Event()  # until then rank 1 stays, so that its leaving is not what ends the wait
 
     def call(session: Session) -> None:
-        session.barrier()
+        x = np.ones(10, np.float32)
+        session.allreduce(x)
         if session.rank == 1:
             assert over.wait(60)
             return
 
         def wait() -> None:
-            session.allreduce(np.ones(10, np.float32))  # nobody else calls it
+            session.allreduce(x if known else np.ones(10, np.float32))  # nobody else calls it
 
         def close() -> None:
             time.sleep(0.1)

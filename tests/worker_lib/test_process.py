@@ -32,24 +32,27 @@ F32 = np.float32
 
 def interrupted(session: Session, how: str) -> tuple[str, str]:
     """Rank 0 is interrupted in a collective that the others do not call."""
-    session.allreduce(np.ones(100, F32))
+    x = np.ones(1_000_000, F32)
+    session.allreduce(x)
     if session.rank:
         say("ready")
         time.sleep(120)
         return "", ""
-    x = np.ones(1_000_000, F32)
+    if how in ("sync", "async"):
+        x = np.ones(1_000_000, F32)  # others are called again with what the session knows
     engine = session._state.engine
     assert engine is not None
-    before, calls = engine.calls, 1 if how == "sync" else 3
+    before, calls = engine.calls, 3 if how == "async" else 1
 
     def interrupt() -> None:
         eventually(lambda: engine.calls == before + calls)
-        time.sleep(0.3)  # until the last one is waited for
+        if how != "known, at once":
+            time.sleep(0.3)  # until the last one is waited for
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=interrupt).start()
     try:
-        if how == "sync":
+        if how != "async":
             session.allreduce(x)
         else:
             works = [session.allreduce_async(x) for _ in range(3)]
@@ -65,7 +68,7 @@ def interrupted(session: Session, how: str) -> tuple[str, str]:
     return "not broken", ""
 
 
-@pytest.mark.parametrize("how", ["sync", "async"])
+@pytest.mark.parametrize("how", ["sync", "async", "known", "known, at once"])
 def test_ctrl_c_ends_a_collective(host: EmbeddedController, how: str) -> None:
     with processes(host.url, 2, interrupted, how, timeout=100.0) as (first, _):
         state, message = first.finish().get()  # long before the collective's timeout
@@ -93,9 +96,10 @@ def test_ctrl_c_from_outside_ends_the_program(host: EmbeddedController) -> None:
 # ---------------------------------------------------------------------- fork
 
 
-def use_in_child(session: Session) -> int:
+def use_in_child(session: Session, known: object) -> int:
     """Uses the session in a forked child; returns 0 if all is well."""
     for use in (
+        lambda: session.allreduce(known),
         lambda: session.allreduce(np.ones(3, F32)),
         lambda: session.allreduce_async(np.ones(3, F32)),
         session.barrier,
@@ -129,7 +133,8 @@ def wait_for(pid: int, limit: float = 60.0) -> int:
 def forks(session: Session, when: str) -> list[int]:
     """Forks children that do different things, in the middle of work; their exit statuses."""
     statuses = []
-    x = np.ones(200_000, F32)
+    x, known = np.ones(200_000, F32), np.ones(3, F32)
+    session.allreduce(known)
     if when != "sync":
         session.allreduce_async(np.ones(100, F32)).wait()  # from here on there is a thread
         time.sleep(0.05)
@@ -142,10 +147,10 @@ def forks(session: Session, when: str) -> list[int]:
             code = 9
             try:
                 if ending == "use":
-                    code = use_in_child(session)
+                    code = use_in_child(session, known)
                 elif ending == "drop":
                     # As far as a child can: the engine itself goes.
-                    session._state.engine = None
+                    session._state.engine = session._state.caller = session._state.quick = None
                     del work
                     code = 0
                 else:

@@ -31,105 +31,12 @@ using namespace nb::literals;
 using namespace switchagg;
 
 namespace switchagg {
+void bind_caller(nb::module_& m);
 void bind_compress(nb::module_& m);
 void bind_sparse_rows(nb::module_& m);
 }
 
 namespace {
-
-// NumPy's `__array_struct__`, as its array interface lays it down; `__array_interface__` builds a dict for the same.
-struct ArrayStruct {
-  int two, dimensions;
-  char kind;
-  int item_bytes, flags;
-  Py_ssize_t *shape, *strides;
-  void* data;
-};
-
-uintptr_t address_of(nb::handle array) {
-  const nb::object capsule = array.attr("__array_struct__");
-  const auto* fields = static_cast<const ArrayStruct*>(PyCapsule_GetPointer(capsule.ptr(), nullptr));
-  if (!fields) throw nb::python_error();
-  return reinterpret_cast<uintptr_t>(fields->data);
-}
-
-// Adds an array's memory, type and shape to a key; false if it has to be looked at more closely.
-bool add_array(std::string& key, PyObject* array, bool write) {
-  static PyObject* const type = nb::object(nb::module_::import_("numpy").attr("ndarray")).release().ptr();
-  static PyObject* const name = PyUnicode_InternFromString("__array_struct__");
-  constexpr int kContiguous = 0x1, kOwnOrder = 0x200, kWriteable = 0x400;
-  if (reinterpret_cast<PyObject*>(Py_TYPE(array)) != type) return false;
-  const nb::object capsule = nb::steal(PyObject_GetAttr(array, name));
-  const auto* fields = capsule ? static_cast<const ArrayStruct*>(PyCapsule_GetPointer(capsule.ptr(), nullptr)) : nullptr;
-  if (!fields) throw nb::python_error();
-  const int needed = kContiguous | kOwnOrder | (write ? kWriteable : 0);
-  if ((fields->flags & needed) != needed || !std::strchr("fiu", fields->kind)) return false;
-  const auto add = [&key](const auto& value) { key.append(reinterpret_cast<const char*>(&value), sizeof value); };
-  add(fields->data);
-  add(fields->kind);
-  add(fields->item_bytes);
-  add(fields->dimensions);
-  for (int i = 0; i < fields->dimensions; ++i) add(fields->shape[i]);
-  return true;
-}
-
-// The same for a tensor of PyTorch's.
-bool add_tensor(std::string& key, nb::handle tensor) {
-  const nb::object torch = nb::borrow(PyDict_GetItemString(PyImport_GetModuleDict(), "torch"));
-  if (!torch || !tensor.type().is(nb::getattr(torch, "Tensor", nb::none()))) return false;  // in half imported, or None: blocked
-  const auto yes = [](const nb::object& answer) { return answer.ptr() == Py_True; };
-  if (!yes(tensor.attr("is_cpu")) || yes(tensor.attr("requires_grad")) || !nb::object(tensor.attr("layout")).is(torch.attr("strided")) ||
-      !yes(tensor.attr("is_contiguous")()) || yes(tensor.attr("is_neg")()))
-    return false;
-  const auto add = [&key](const auto& value) { key.append(reinterpret_cast<const char*>(&value), sizeof value); };
-  const auto address = nb::cast<uintptr_t>(tensor.attr("data_ptr")());
-  if (!address) return false;
-  add(address);
-  key += 'T';
-  add(nb::object(tensor.attr("dtype")).ptr());  // there is one object of each type
-  const nb::tuple shape(tensor.attr("shape"));
-  add(shape.size());
-  for (const nb::handle size : shape) add(nb::cast<int64_t>(size));
-  return true;
-}
-
-bool add_option(std::string& key, PyObject* option) {
-  if (option == Py_None) {
-    key += 'n';
-    return true;
-  }
-  if (PyLong_CheckExact(option)) {
-    int overflow = 0;
-    const long long value = PyLong_AsLongLongAndOverflow(option, &overflow);
-    key += 'i';
-    key.append(reinterpret_cast<const char*>(&value), sizeof value);
-    return !overflow;
-  }
-  if (!PyUnicode_CheckExact(option)) return false;
-  Py_ssize_t size = 0;
-  const char* text = PyUnicode_AsUTF8AndSize(option, &size);
-  if (!text) {
-    PyErr_Clear();
-    return false;
-  }
-  key += 's';
-  key.append(reinterpret_cast<const char*>(&size), sizeof size);
-  key.append(text, static_cast<size_t>(size));
-  return true;
-}
-
-// See _native.pyi.
-nb::object sum_key(nb::handle x, nb::handle out, nb::handle op, nb::handle bits, nb::handle min_bits, nb::handle blocks,
-                   nb::handle block_size, nb::handle accuracy) {
-  std::string key;
-  key.reserve(256);
-  const auto take = [&key](nb::handle each, bool write) { return add_array(key, each.ptr(), write) || add_tensor(key, each); };
-  key += out.is_none() ? '-' : '+';
-  if (!take(x, out.is_none()) || (!out.is_none() && !take(out, true))) return nb::none();
-  for (const nb::handle each : {op, bits, min_bits, blocks, block_size, accuracy})
-    if (!add_option(key, each.ptr())) return nb::none();
-  return nb::bytes(key.data(), key.size());
-}
 
 // A bound socket before an engine takes it.
 class Socket {
@@ -566,6 +473,8 @@ NB_MODULE(_native, m) {
       .def("probe", &Engine::probe, "timeout_ns"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("stats", &stats_dict);
 
+  bind_caller(m);
+
   nb::class_<HeartbeatSender>(m, "HeartbeatSender")
       .def(
           "__init__",
@@ -585,9 +494,6 @@ NB_MODULE(_native, m) {
       .def("abandon", &HeartbeatSender::abandon)
       .def_prop_ro("sent", &HeartbeatSender::sent, nb::call_guard<nb::gil_scoped_release>());
 
-  m.def("address", &address_of, "array"_a);
-  m.def("sum_key", &sum_key, "x"_a, "out"_a.none(), "op"_a.none(), "bits"_a.none(), "min_bits"_a.none(), "blocks"_a.none(),
-        "block_size"_a.none(), "accuracy"_a.none());
   m.def(
       "ip_number",
       [](const std::string& text) {
