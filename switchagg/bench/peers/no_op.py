@@ -7,12 +7,13 @@ all-reduce carries; below it more, because a worker sends no data for blocks tha
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 from switchagg.bench.grid import Settings
 from switchagg.bench.peers.peer import RankConfig, Work
 from switchagg.bench.peers.switchagg import SwitchaggEndpoint, SwitchaggPeer
+from worker_lib.connect import _join
+from worker_lib.secret import Secret
 
 
 class NoOpPeer(SwitchaggPeer):
@@ -28,10 +29,8 @@ class NoOpEndpoint(SwitchaggEndpoint):
     """A rank's session in a job whose payloads the switch neither stores nor adds."""
 
     def _connect(self, config: RankConfig) -> Any:
-        # The module, not the function of the same name that the package exports. No user asks for such a job,
-        # so the public connect() has no word for it.
-        joining: Any = importlib.import_module("worker_lib.connect")
-        return joining._join(
+        # No user asks for such a job, so the public connect() has no word for it.
+        return _join(
             config.options["controller"],
             "bench",
             config.rank,
@@ -42,8 +41,9 @@ class NoOpEndpoint(SwitchaggEndpoint):
             slots=config.options["slots"],
             transport=config.options["transport"],
             stripes=1,
+            shares=False,
             check=False,
-            secret=joining.Secret(bytearray()),
+            secret=Secret(bytearray()),
             may_group=False,
             touch=False,
         )
