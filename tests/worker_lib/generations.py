@@ -39,6 +39,7 @@ class Cluster:
         *,
         faults: Faults | None = None,
         link: bool = False,
+        shared: bool = False,
         seed: int = 0,
         switch: Any = None,
         checked: bool = False,
@@ -48,6 +49,8 @@ class Cluster:
         self.random = random.Random(seed)
         self.switch: Any = switch or Switch(faults=faults)
         self.link = link
+        self.shared = shared
+        self.by_udp: set[int] = set()  # places that do not attach
         self.checked = checked
         self.receivers = list(receivers)
         self.secret = secret
@@ -125,6 +128,7 @@ class Cluster:
         entry = JobEntry(
             self.job, base, SLOTS, WORDS, draw(),
             tuple(WorkerEntry(i, sockets[p].address, sockets[p].port, draw()) for i, p in enumerate(places)),
+            shared=self.shared,
         )  # fmt: skip
         first_seq = draw()
         self.switch.first_seq = first_seq
@@ -137,8 +141,8 @@ class Cluster:
                 "switch_ip": int(ipaddress.IPv4Address(host)), "switch_port": port, "job": self.job,
                 "token": entry.workers[rank].token, "result_token": entry.result_token, "base": base,
                 "slots": SLOTS, "words": WORDS, "first_seq": first_seq, "rank": rank, "workers": len(places),
-                "window_limit": SLOTS // 2, "link": self.switch.link if self.link else "",
-                "receivers": self.receivers,
+                "window_limit": SLOTS // 2, "receivers": self.receivers, "shared_slots": self.shared,
+                "link": self.switch.link if (self.link or self.shared) and place not in self.by_udp else "",
             }
             for rank, place in enumerate(places)
         }  # fmt: skip

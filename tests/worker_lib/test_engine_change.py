@@ -28,9 +28,9 @@ def ones(value: int, n: int = ELEMENTS) -> np.ndarray[Any, np.dtype[np.int32]]:
     return np.full(n, value, np.int32)
 
 
-@pytest.mark.parametrize("link", [False, True])
-def test_a_rank_dies_in_the_middle_and_the_others_go_on(link: bool) -> None:
-    with Cluster(3, link=link) as cluster:
+@pytest.mark.parametrize("way", [{}, {"link": True}, {"shared": True}], ids=str)
+def test_a_rank_dies_in_the_middle_and_the_others_go_on(way: dict[str, bool]) -> None:
+    with Cluster(3, **way) as cluster:
         first = [Sum(cluster.engines[p], ones(p + 1)) for p in range(3)]
         assert [s.wait() for s in first] == [DONE] * 3
         kept = ones(7)

@@ -122,6 +122,14 @@ class Port {
   // Nothing that is sent is lost: what has no RESULT waits for other workers, and need not be sent again.
   virtual bool reliable() const { return false; }
 
+  // True if a SUM with this sequence number would be the last contribution to its round. Its words may then be given to complete().
+  virtual bool is_last(uint32_t) const { return false; }
+  // Contributes words that are not in packet memory, and adds the round up. The next send() gets the packet as any other, but reads
+  // its header alone.
+  virtual void complete(uint32_t, const uint8_t*) {}
+  // Writes the words that complete() had for this sequence number to packet memory, to be sent to another switch.
+  virtual void restore(uint32_t) {}
+
   // Ends a wait() from any thread.
   virtual void wake() = 0;
 

@@ -73,24 +73,27 @@ void SharedSlots::initialise(uint32_t seq) {
 }
 
 Effect SharedSlots::contribute(uint32_t worker, uint32_t seq, bool words, bool is_or) {
+  return bring(worker, seq, static_cast<uint8_t>((words ? kWords : 0) | (is_or ? kOr : 0)));
+}
+
+Effect SharedSlots::bring(uint32_t worker, uint32_t seq, uint8_t what) {
   const uint32_t index = seq & mask_, bit = head_->seats[worker].bit;
   Slot& slot = slots_[index];
   uint64_t before = slot.state.load(std::memory_order_acquire);
   for (;;) {
-    const Effect effect = effect_of(unpack(index, before), shape_.slots, head_->full, seq, bit, words, is_or);
+    const Effect effect = effect_of(unpack(index, before), shape_.slots, head_->full, seq, bit, what & kWords, what & kOr);
     if (!effect.accepted) return effect;
     // Right if the exchange succeeds, and otherwise overwritten before it does.
     const uint32_t earlier = static_cast<uint32_t>(__builtin_popcount(effect.after.seen)) - 1;
-    slot.brought[worker].store(static_cast<uint8_t>((words ? kWords : 0) | (is_or ? kOr : 0) | earlier),
-                               std::memory_order_relaxed);
+    slot.brought[worker].store(static_cast<uint8_t>(what | earlier), std::memory_order_relaxed);
     if (slot.state.compare_exchange_weak(before, pack(effect.after), std::memory_order_acq_rel, std::memory_order_acquire))
       return effect;
   }
 }
 
 // Combines the words that workers of `seen` have brought. Returns the one worker that has any, kNobody, or kSum, which alone
-// is written to `to`, but with `copy_one` also the first.
-uint32_t SharedSlots::combine(uint32_t index, uint32_t seen, uint8_t* to, bool copy_one) const {
+// is written to `to`, but with `copy_one` also the first. Words that are in no record are `elsewhere`; null: they are left out.
+uint32_t SharedSlots::combine(uint32_t index, uint32_t seen, uint8_t* to, bool copy_one, const uint8_t* elsewhere) const {
   const Slot& slot = slots_[index];
   const uint8_t* from[wire::kMaxWorkers];
   uint8_t brought[wire::kMaxWorkers];
@@ -99,18 +102,18 @@ uint32_t SharedSlots::combine(uint32_t index, uint32_t seen, uint8_t* to, bool c
   for (uint32_t worker = 0; worker < shape_.workers; ++worker) {
     if (!(seen & head_->seats[worker].bit)) continue;
     const uint8_t what = slot.brought[worker].load(std::memory_order_relaxed);
-    if (!(what & kWords)) continue;
+    if (!(what & kWords) || (what & kElsewhere && !elsewhere)) continue;
     if (count == 0) first_op = what;
     ops |= static_cast<uint8_t>((what ^ first_op) & kOr);
     brought[count] = what;
-    from[count++] = record(worker, index) + wire::kHeaderBytes;
+    from[count++] = what & kElsewhere ? elsewhere : record(worker, index) + wire::kHeaderBytes;
     last = worker;
   }
   if (count == 0) return kNobody;
   const SlotKernels& kernels = slot_kernels();
   if (count == 1) {
     if (copy_one) kernels.copy(to, from[0], shape_.words);
-    return last;
+    return elsewhere ? kSum : last;
   }
   if (!ops) {
     (first_op & kOr ? kernels.or_all : kernels.add_all)(to, from, count, shape_.words);
@@ -136,8 +139,39 @@ bool SharedSlots::finish(uint32_t seq) {
   uint32_t claimed = slot.claimed.load(std::memory_order_relaxed);
   if (claimed == seq || !slot.claimed.compare_exchange_strong(claimed, seq, std::memory_order_acquire))
     return done(seq);
+  add_up(seq, nullptr);
+  return true;
+}
+
+// Claimed before this worker's bit makes the round full, so that nobody else adds it up.
+Effect SharedSlots::complete(uint32_t worker, uint32_t seq, const uint8_t* words) {
+  slots_[seq & mask_].claimed.store(seq, std::memory_order_relaxed);
+  const Effect effect = bring(worker, seq, kWords | kElsewhere);
+  add_up(seq, words);
+  return effect;
+}
+
+void SharedSlots::restore(uint32_t worker, uint32_t seq) const {
+  const uint32_t index = seq & mask_;
+  const Slot& slot = slots_[index];
+  if (!done(seq) || !(slot.brought[worker].load(std::memory_order_relaxed) & kElsewhere)) return;
+  const uint8_t* const sum = result_record(index) + wire::kHeaderBytes;
+  uint8_t* const to = record(worker, index) + wire::kHeaderBytes;
+  for (size_t at = 0; at < size_t{4} * shape_.words; at += 4) {
+    uint32_t word = wire::load32(sum + at);
+    for (uint32_t other = 0; other < shape_.workers; ++other)
+      if (other != worker && slot.brought[other].load(std::memory_order_relaxed) & kWords)
+        word -= wire::load32(record(other, index) + wire::kHeaderBytes + at);
+    wire::store32(to + at, word);
+  }
+}
+
+// By the one that has claimed it.
+void SharedSlots::add_up(uint32_t seq, const uint8_t* elsewhere) {
+  const uint32_t index = seq & mask_;
+  Slot& slot = slots_[index];
   uint8_t* const record = result_record(index);
-  slot.words_of = combine(index, head_->full, record + wire::kHeaderBytes, false);
+  slot.words_of = combine(index, head_->full, record + wire::kHeaderBytes, elsewhere != nullptr, elsewhere);
   Header header;
   header.op = static_cast<uint8_t>(wire::Op::RESULT);
   header.flags = slot.words_of == kNobody ? 0 : wire::kFlagPayload;
@@ -147,7 +181,6 @@ bool SharedSlots::finish(uint32_t seq) {
   header.slot = static_cast<uint16_t>(head_->base + index);
   header.write(record);
   slot.done.store(seq, std::memory_order_release);
-  return true;
 }
 
 SharedSlots::Words SharedSlots::result(uint32_t seq) const {
@@ -167,7 +200,12 @@ const uint8_t* SharedSlots::record_of_result(uint32_t seq) const {
 }
 
 void SharedSlots::view(uint32_t index, uint8_t* words) const {
-  static_cast<void>(combine(index, round(index).seen, words, true));
+  const SlotRound now = round(index);
+  const Words sum = done(now.seq) ? result(now.seq) : Words{};
+  if (sum.words)
+    std::memcpy(words, sum.words, size_t{4} * shape_.words);
+  else
+    static_cast<void>(combine(index, now.seen, words, true, nullptr));
 }
 
 void SharedSlots::count(uint32_t worker, const Effect& effect, bool retransmission) {

@@ -11,6 +11,9 @@
 // worker that finds the slot full claims it, adds the records up, and sets `done`, which is the RESULT. While one worker
 // adds, others send or add other slots. Where a single worker had words, nobody adds: they are read from its record.
 //
+// A worker whose contribution is the last of a round need not write its record: it claims the slot, contributes, and adds the words
+// in its cache to the others' records. They can be had back, as the RESULT less the others' records.
+//
 // The window rule (docs/protocol.md, section 11) keeps records from being overwritten while somebody may read them. A worker that
 // is stopped between claiming and `done` holds up its job, as one that sends nothing does. All of it is memory of one generation:
 // a worker that goes on after the others have left it writes what nobody reads.
@@ -116,6 +119,15 @@ class SharedSlots {
     const Slot& slot = slots_[seq & mask_];
     return slot.claimed.load(std::memory_order_relaxed) != seq && full_round(slot, seq);
   }
+  // All other workers have brought their packets of this round, and this one has not.
+  bool is_last(uint32_t worker, uint32_t seq) const {
+    const SlotRound now = round(seq & mask_);
+    return now.seq == seq && now.seen == (head_->full & ~head_->seats[worker].bit);
+  }
+  // Contributes to a round of which is_last() is true, by SUM, words that are not in the worker's record, and adds it up.
+  Effect complete(uint32_t worker, uint32_t seq, const uint8_t* words);
+  // Writes such words to the record, until another worker contributes to the slot's next round.
+  void restore(uint32_t worker, uint32_t seq) const;
   // Adds a complete round up, unless somebody else does. True if it is done.
   bool finish(uint32_t seq);
   Words result(uint32_t seq) const;                       // of a round that is done
@@ -154,8 +166,9 @@ class SharedSlots {
     alignas(64) std::atomic<uint32_t> fenced;
     std::array<Seat, wire::kMaxWorkers> seats;
   };
-  // Of each worker in a round: whether it brought words, and reduces them with OR, and how many came before it.
-  static constexpr uint8_t kWords = 0x80, kOr = 0x40, kBefore = 0x1F;
+  // Of each worker in a round: whether it brought words, reduces them with OR, has them elsewhere than in its record, and how many
+  // came before it.
+  static constexpr uint8_t kWords = 0x80, kOr = 0x40, kElsewhere = 0x20, kBefore = 0x1F;
   struct alignas(64) Slot {
     std::atomic<uint64_t> state;  // seq without its lowest bit, which is the slot's; filled; seen
     std::atomic<uint32_t> claimed, done;  // the latest seq that somebody adds up, that has been
@@ -183,7 +196,9 @@ class SharedSlots {
   uint8_t* result_record(uint32_t slot) const {
     return memory_ + shape_.results_at() + size_t{slot} * shape_.stride();
   }
-  uint32_t combine(uint32_t slot, uint32_t seen, uint8_t* to, bool copy_one) const;
+  Effect bring(uint32_t worker, uint32_t seq, uint8_t what);
+  uint32_t combine(uint32_t slot, uint32_t seen, uint8_t* to, bool copy_one, const uint8_t* elsewhere) const;
+  void add_up(uint32_t seq, const uint8_t* elsewhere);
 
   Shape shape_;
   uint32_t mask_ = 0;

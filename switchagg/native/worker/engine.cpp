@@ -383,8 +383,10 @@ void Engine::build(Collective& c, uint64_t packet_number, Deal::Place at) {
   const bool sends = owner.value_or(admission_.rank) == admission_.rank;
   const bool adds = checked_ && !is_or && c.call.kind != Kind::no_op;
   const bool padded = c.call.sealed && !is_or && sends;
+  // Not where RESULTs are checked: from a damaged one other words would be restored than were sent.
+  const bool last = sends && !is_or && !checked_ && stripe.port->is_last(stripe.seq(number));
   // Without its pad a packet is in no memory that a switch may read.
-  uint8_t* const payload = padded ? opened_.data() : to + wire::kHeaderBytes;
+  uint8_t* const payload = padded || last ? aside_.get() : to + wire::kHeaderBytes;
   WeighedPacket weighed{adds ? check_of(c).weights(0) : nullptr};
   const bool weighs = adds && !padded && stream && stream->weighs(packet);
   if (stream) {
@@ -421,6 +423,7 @@ void Engine::build(Collective& c, uint64_t packet_number, Deal::Place at) {
   stripe.direct(header, number);
   header.write(to);
   stripe.has_payload[stripe.index(number)] = filled;
+  if (last && filled) stripe.port->complete(header.seq, payload);
   stripe.push(number, stride_);
 }
 

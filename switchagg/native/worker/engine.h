@@ -430,7 +430,7 @@ class Engine {
   std::optional<Seal> seal_;
   std::vector<Nonce> nonces_;
   Nonce nonce_{};
-  std::vector<uint8_t> opened_;  // words of a packet without its pad
+  PacketMemory aside_;  // words of one packet: without its pad, or of the last one of a round
   // Packet numbers whose RESULTs were damaged, and how often at this switch; those sent again by all ranks for that.
   std::map<uint64_t, uint32_t> damaged_;
   std::set<uint64_t> replayed_;

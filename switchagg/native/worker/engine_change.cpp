@@ -151,6 +151,8 @@ bool Engine::move(std::unique_ptr<Port> port, const Admission& admission, uint64
   moved.held = s.held;
   moved.replay_end = end;
   for (uint64_t q = first; q < end; ++q) {
+    // All ranks have stopped, and one lacks the RESULT of `first`, so none has sent packet q + P.
+    s.port->restore(s.seq(q));
     std::copy_n(s.record(q, stride_), stride_, moved.record(q, stride_));
     moved.readdress(q, stride_);
   }
@@ -201,7 +203,6 @@ void Engine::exchange_nonces() {
   constexpr uint32_t each = sizeof(Nonce) / 4;
   nonce_ = fresh_nonce();
   nonces_.assign(admission_.workers, {});
-  opened_.resize(stride_ - wire::kHeaderBytes);
   auto work = std::make_shared<Collective>();
   work->exchange = true;
   work->deadline = INT64_MAX;
@@ -289,8 +290,8 @@ bool Engine::is_right(uint64_t packet_number, const uint8_t*& payload, bool& dec
     const PacketCheck& check = check_of(*c);
     PacketCheck::Sums sums;
     if (payload && c->call.sealed) {  // a copy, which nobody else can change
-      sums = seal_->take_pad(packet_number, owner.value_or(0), check, payload, opened_.data());
-      payload = opened_.data();
+      sums = seal_->take_pad(packet_number, owner.value_or(0), check, payload, aside_.get());
+      payload = aside_.get();
     } else if (payload && stream && s->stream->weighs(packet)) {
       WeighedPacket weighed{check.weights(0)};
       s->stream->decode(packet, payload, &weighed);

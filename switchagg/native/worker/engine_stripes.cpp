@@ -74,6 +74,7 @@ void Engine::attach(std::unique_ptr<Port> port, const Admission& admission, std:
     made.emplace_back(std::move(each), batch(), stride_, shared_links_);
   }
   stripes_ = std::move(made);
+  aside_ = PacketMemory(stride_ - wire::kHeaderBytes);
   std::vector<uint32_t> weights;
   for (const Stripe& each : stripes_) weights.push_back(each.at.weight);
   moved_ = false;

@@ -163,19 +163,25 @@ void SlotsPort::receive(std::vector<Received>& into) {
 
 void SlotsPort::send(std::span<const Endpoint>, std::span<const Segment> segments) {
   for (const Segment& segment : segments) slots_.fetch_to_write(wire::Header::parse(segment.data).seq);
+  auto completed = completed_.begin();
   for (const Segment& segment : segments) {
     const wire::Header header = wire::Header::parse(segment.data);
     counters_.bytes_out += segment.size;
     ++counters_.packets_out;
-    if (slots_.fenced(worker_)) {
+    const bool is_completed = completed != completed_.end() && completed->first == header.seq;
+    if (!is_completed && slots_.fenced(worker_)) {
       slots_.count_fenced(worker_);
       continue;
     }
     const bool is_or = header.op != static_cast<uint8_t>(wire::Op::SUM);
-    const Effect effect = slots_.contribute(worker_, header.seq, segment.size > wire::kHeaderBytes, is_or);
+    const Effect effect = is_completed ? (completed++)->second
+                                       : slots_.contribute(worker_, header.seq, segment.size > wire::kHeaderBytes, is_or);
     slots_.count(worker_, effect, header.flags & wire::kFlagRetransmission);
     if (effect.accepted || effect.outcome == Outcome::answered) pending_.push_back({header.seq, false});
   }
+  if (completed_.empty()) return;
+  completed_.clear();
+  counters_.send_calls += slots_.wake_all();
 }
 
 }  // namespace switchagg

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "switchagg/native/shared/port.h"
@@ -27,6 +28,9 @@ class SlotsPort : public Port {
   void send(std::span<const Endpoint> to, std::span<const Segment> segments) override;  // from packet_memory() only
   void set_busy_poll(bool yes) override { busy_poll_ = yes; }
   bool reliable() const override { return true; }
+  bool is_last(uint32_t seq) const override { return !slots_.fenced(worker_) && slots_.is_last(worker_, seq); }
+  void complete(uint32_t seq, const uint8_t* words) override { completed_.emplace_back(seq, slots_.complete(worker_, seq, words)); }
+  void restore(uint32_t seq) override { slots_.restore(worker_, seq); }
   void wake() override;
   void abandon() override;
   Endpoint local() const override { return local_; }
@@ -52,6 +56,7 @@ class SlotsPort : public Port {
   uint32_t heard_ = 0;  // wake-ups so far
   std::vector<Pending> pending_;  // in the order of sending, from first_ on
   size_t first_ = 0;
+  std::vector<std::pair<uint32_t, Effect>> completed_;  // of rounds whose packets are sent next
   int64_t may_move_ = 0;  // to another core, from then on
   bool busy_poll_ = false;
   bool ended_ = false;  // the switch is gone; what the workers do among themselves is still valid

@@ -284,7 +284,7 @@ void round(Way way, bool abort) {
   std::printf("%s: %u collectives\n", names[static_cast<int>(way)], done);
 }
 
-// Sums of so many rounds of each slot. Word i of a worker's packet q is (worker + 1) * q + i.
+// Sums of so many rounds of each slot. Word i of a worker's packet q is (worker + 1) * q + i. Workers that are last complete rounds.
 void shared_slots() {
   constexpr uint32_t kRounds = 300, kShared = 8;
   const SharedSlots::Shape shape{kWorkers, kShared, wire::kMinWords};
@@ -293,16 +293,30 @@ void shared_slots() {
   const uint32_t bits[] = {1, 2, 4};
   slots.make(kJob, 0, 1, bits);
   for (uint32_t i = 0; i < kShared; ++i) slots.initialise(i - kShared);
+  std::atomic<uint32_t> completed{0};
   std::vector<std::thread> threads;
   for (uint32_t worker = 0; worker < kWorkers; ++worker) {
-    threads.emplace_back([&slots, worker] {
+    threads.emplace_back([&slots, &completed, worker] {
       uint32_t sent = 0;
       for (uint32_t held = 0; held < kRounds * kShared; ++held) {
         for (; sent < held + kShared / 2; ++sent) {
-          uint8_t* const words = slots.record(worker, sent % kShared) + wire::kHeaderBytes;
+          uint8_t* const record = slots.record(worker, sent % kShared) + wire::kHeaderBytes;
+          uint8_t elsewhere[4 * wire::kMinWords], view[4 * wire::kMinWords];
+          const bool is_last = slots.is_last(worker, sent);
+          uint8_t* const words = is_last ? elsewhere : record;
           const bool skip = (sent + worker) % 5 == 0;
           for (uint32_t i = 0; i < wire::kMinWords && !skip; ++i) wire::store32(words + 4 * i, (worker + 1) * sent + i);
-          check(slots.contribute(worker, sent, !skip, false).accepted, "a contribution was not taken");
+          if (!is_last || skip) {
+            check(slots.contribute(worker, sent, !skip, false).accepted, "a contribution was not taken");
+            continue;
+          }
+          ++completed;
+          check(slots.complete(worker, sent, words).completing, "a last contribution has completed no round");
+          check(slots.done(sent), "a round that was completed is not done");
+          slots.view(sent % kShared, view);
+          check(std::memcmp(view, slots.result(sent).words, sizeof view) == 0, "a view differs from the sum");
+          slots.restore(worker, sent);
+          check(std::memcmp(record, elsewhere, sizeof elsewhere) == 0, "a record was restored wrong");
         }
         while (!slots.done(held) && !slots.finish(held)) std::this_thread::yield();
         const SharedSlots::Words result = slots.result(held);
@@ -315,6 +329,7 @@ void shared_slots() {
     });
   }
   for (auto& thread : threads) thread.join();
+  check(completed > 0, "no worker was the last of a round");
 }
 
 }  // namespace
