@@ -31,6 +31,7 @@ struct Endpoint {  // host byte order
 struct Segment {  // the UDP payload of one datagram to send
   const uint8_t* data;
   uint32_t size;
+  uint32_t used = 0;  // of a worker's packet: words that any rank's has in this round, or reads; those behind them are zero
 };
 
 // ECN (RFC 3168). A packet's flags say whether its IP header is to be ECT(0), and take up CE from there. So what lies between
@@ -124,9 +125,9 @@ class Port {
 
   // True if a SUM with this sequence number would be the last contribution to its round. Its words may then be given to complete().
   virtual bool is_last(uint32_t) const { return false; }
-  // Contributes words that are not in packet memory, and adds the round up. The next send() gets the packet as any other, but reads
-  // its header alone.
-  virtual void complete(uint32_t, const uint8_t*) {}
+  // Contributes words that are not in packet memory, and adds up the first of them. The next send() gets the packet as any other, but
+  // reads its header alone.
+  virtual void complete(uint32_t, const uint8_t*, uint32_t) {}
   // Writes the words that complete() had for this sequence number to packet memory, to be sent to another switch.
   virtual void restore(uint32_t) {}
 

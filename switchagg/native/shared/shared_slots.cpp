@@ -93,7 +93,7 @@ Effect SharedSlots::bring(uint32_t worker, uint32_t seq, uint8_t what) {
 
 // Combines the words that workers of `seen` have brought. Returns the one worker that has any, kNobody, or kSum, which alone
 // is written to `to`, but with `copy_one` also the first. Words that are in no record are `elsewhere`; null: they are left out.
-uint32_t SharedSlots::combine(uint32_t index, uint32_t seen, uint8_t* to, bool copy_one, const uint8_t* elsewhere) const {
+uint32_t SharedSlots::combine(uint32_t index, uint32_t seen, uint8_t* to, uint32_t used, bool copy_one, const uint8_t* elsewhere) const {
   const Slot& slot = slots_[index];
   const uint8_t* from[wire::kMaxWorkers];
   uint8_t brought[wire::kMaxWorkers];
@@ -112,11 +112,11 @@ uint32_t SharedSlots::combine(uint32_t index, uint32_t seen, uint8_t* to, bool c
   if (count == 0) return kNobody;
   const SlotKernels& kernels = slot_kernels();
   if (count == 1) {
-    if (copy_one) kernels.copy(to, from[0], shape_.words);
+    if (copy_one) kernels.copy(to, from[0], used);
     return elsewhere ? kSum : last;
   }
   if (!ops) {
-    (first_op & kOr ? kernels.or_all : kernels.add_all)(to, from, count, shape_.words);
+    (first_op & kOr ? kernels.or_all : kernels.add_all)(to, from, count, used);
     return kSum;
   }
   // Different operations, which a worker that follows the protocol does not send: in the order of arrival.
@@ -127,27 +127,27 @@ uint32_t SharedSlots::combine(uint32_t index, uint32_t seen, uint8_t* to, bool c
     std::swap(brought[i], brought[next]);
     std::swap(from[i], from[next]);
     const auto kernel = i == 0 ? kernels.copy : brought[i] & kOr ? kernels.or_words : kernels.add;
-    kernel(to, from[i], shape_.words);
+    kernel(to, from[i], used);
   }
   return kSum;
 }
 
-bool SharedSlots::finish(uint32_t seq) {
+bool SharedSlots::finish(uint32_t seq, uint32_t used) {
   const uint32_t index = seq & mask_;
   Slot& slot = slots_[index];
   if (!full_round(slot, seq)) return false;
   uint32_t claimed = slot.claimed.load(std::memory_order_relaxed);
   if (claimed == seq || !slot.claimed.compare_exchange_strong(claimed, seq, std::memory_order_acquire))
     return done(seq);
-  add_up(seq, nullptr);
+  add_up(seq, nullptr, used);
   return true;
 }
 
 // Claimed before this worker's bit makes the round full, so that nobody else adds it up.
-Effect SharedSlots::complete(uint32_t worker, uint32_t seq, const uint8_t* words) {
+Effect SharedSlots::complete(uint32_t worker, uint32_t seq, const uint8_t* words, uint32_t used) {
   slots_[seq & mask_].claimed.store(seq, std::memory_order_relaxed);
   const Effect effect = bring(worker, seq, kWords | kElsewhere);
-  add_up(seq, words);
+  add_up(seq, words, used);
   return effect;
 }
 
@@ -157,7 +157,8 @@ void SharedSlots::restore(uint32_t worker, uint32_t seq) const {
   if (!done(seq) || !(slot.brought[worker].load(std::memory_order_relaxed) & kElsewhere)) return;
   const uint8_t* const sum = result_record(index) + wire::kHeaderBytes;
   uint8_t* const to = record(worker, index) + wire::kHeaderBytes;
-  for (size_t at = 0; at < size_t{4} * shape_.words; at += 4) {
+  std::memset(to, 0, size_t{4} * shape_.words);
+  for (size_t at = 0; at < size_t{4} * std::min(slot.used, shape_.words); at += 4) {
     uint32_t word = wire::load32(sum + at);
     for (uint32_t other = 0; other < shape_.workers; ++other)
       if (other != worker && slot.brought[other].load(std::memory_order_relaxed) & kWords)
@@ -167,11 +168,12 @@ void SharedSlots::restore(uint32_t worker, uint32_t seq) const {
 }
 
 // By the one that has claimed it.
-void SharedSlots::add_up(uint32_t seq, const uint8_t* elsewhere) {
+void SharedSlots::add_up(uint32_t seq, const uint8_t* elsewhere, uint32_t used) {
   const uint32_t index = seq & mask_;
   Slot& slot = slots_[index];
   uint8_t* const record = result_record(index);
-  slot.words_of = combine(index, head_->full, record + wire::kHeaderBytes, elsewhere != nullptr, elsewhere);
+  slot.words_of = combine(index, head_->full, record + wire::kHeaderBytes, used, elsewhere != nullptr, elsewhere);
+  slot.used = used;
   Header header;
   header.op = static_cast<uint8_t>(wire::Op::RESULT);
   header.flags = slot.words_of == kNobody ? 0 : wire::kFlagPayload;
@@ -202,10 +204,11 @@ const uint8_t* SharedSlots::record_of_result(uint32_t seq) const {
 void SharedSlots::view(uint32_t index, uint8_t* words) const {
   const SlotRound now = round(index);
   const Words sum = done(now.seq) ? result(now.seq) : Words{};
+  std::memset(words, 0, size_t{4} * shape_.words);
   if (sum.words)
-    std::memcpy(words, sum.words, size_t{4} * shape_.words);
+    std::memcpy(words, sum.words, size_t{4} * std::min(slots_[index].used, shape_.words));
   else
-    static_cast<void>(combine(index, now.seen, words, true, nullptr));
+    static_cast<void>(combine(index, now.seen, words, shape_.words, true, nullptr));
 }
 
 void SharedSlots::count(uint32_t worker, const Effect& effect, bool retransmission) {

@@ -124,12 +124,13 @@ class SharedSlots {
     const SlotRound now = round(seq & mask_);
     return now.seq == seq && now.seen == (head_->full & ~head_->seats[worker].bit);
   }
-  // Contributes to a round of which is_last() is true, by SUM, words that are not in the worker's record, and adds it up.
-  Effect complete(uint32_t worker, uint32_t seq, const uint8_t* words);
+  // Contributes to a round of which is_last() is true, by SUM, words that are not in the worker's record, and adds up `used` of them.
+  Effect complete(uint32_t worker, uint32_t seq, const uint8_t* words, uint32_t used);
   // Writes such words to the record, until another worker contributes to the slot's next round.
   void restore(uint32_t worker, uint32_t seq) const;
-  // Adds a complete round up, unless somebody else does. True if it is done.
-  bool finish(uint32_t seq);
+  // Adds a complete round up, unless somebody else does. True if it is done. Of the K words, `used` are added: all that any worker's
+  // packet has, or that any reads.
+  bool finish(uint32_t seq, uint32_t used);
   Words result(uint32_t seq) const;                       // of a round that is done
   const uint8_t* record_of_result(uint32_t seq) const;    // the same in one piece, as a packet
   // Writes the K words of an incomplete or complete round, for people.
@@ -173,6 +174,7 @@ class SharedSlots {
     std::atomic<uint64_t> state;  // seq without its lowest bit, which is the slot's; filled; seen
     std::atomic<uint32_t> claimed, done;  // the latest seq that somebody adds up, that has been
     uint32_t words_of;            // of `done`: the one worker that had words, or kNobody or kSum
+    uint32_t used;                // of that: words that were added; those behind them are of an older RESULT
     std::array<std::atomic<uint8_t>, wire::kMaxWorkers> brought;
   };
   static_assert(sizeof(Slot) == 64 && std::atomic<uint64_t>::is_always_lock_free);
@@ -197,8 +199,8 @@ class SharedSlots {
     return memory_ + shape_.results_at() + size_t{slot} * shape_.stride();
   }
   Effect bring(uint32_t worker, uint32_t seq, uint8_t what);
-  uint32_t combine(uint32_t slot, uint32_t seen, uint8_t* to, bool copy_one, const uint8_t* elsewhere) const;
-  void add_up(uint32_t seq, const uint8_t* elsewhere);
+  uint32_t combine(uint32_t slot, uint32_t seen, uint8_t* to, uint32_t used, bool copy_one, const uint8_t* elsewhere) const;
+  void add_up(uint32_t seq, const uint8_t* elsewhere, uint32_t used);
 
   Shape shape_;
   uint32_t mask_ = 0;

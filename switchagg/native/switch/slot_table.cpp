@@ -431,7 +431,7 @@ Effect SlotTable::contribute_shared(Job& job, uint32_t worker, const Header& hea
   Effect effect = shared.contribute(worker, header.seq, words, is_or);
   if (effect.completing || effect.outcome == Outcome::answered) {
     // Unless a worker adds it up: then this one is told when it asks again.
-    if (shared.finish(header.seq)) {
+    if (shared.finish(header.seq, job.words)) {
       static_cast<void>(shared.record_of_result(header.seq));
       shared.wake_all();
     } else if (!effect.completing) {

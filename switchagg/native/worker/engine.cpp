@@ -369,6 +369,7 @@ void Engine::build(Collective& c, uint64_t packet_number, Deal::Place at) {
   const Step& step = c.active.back();
   const uint64_t packet = packet_number - step.start;
   bool filled = true, is_or = true;
+  uint32_t used = admission_.words;
   std::optional<uint32_t> owner;
   Stream* stream = nullptr;
   reader = 0;
@@ -391,6 +392,7 @@ void Engine::build(Collective& c, uint64_t packet_number, Deal::Place at) {
   const bool weighs = adds && !padded && stream && stream->weighs(packet);
   if (stream) {
     filled = sends && stream->encode(packet, payload, weighs ? &weighed : nullptr);
+    if (!checked_) used = stream->used(packet);
   } else if (step.kind == Step::Kind::exponents) {
     filled = c.segments[step.segment].sequence->encode(packet, payload);
   } else if (step.kind == Step::Kind::marks) {
@@ -400,9 +402,12 @@ void Engine::build(Collective& c, uint64_t packet_number, Deal::Place at) {
   } else if (step.kind == Step::Kind::rest) {
     filled = c.segments[step.segment].stream->refinement().encode_rest(packet, payload);
   } else if (step.kind == Step::Kind::plan || c.header_has_plan) {
-    filled = c.segments[step.segment].plan->encode(packet, payload);
+    const Plan& plan = *c.segments[step.segment].plan;
+    filled = plan.encode(packet, payload);
+    if (!checked_) used = plan.used(packet);
   } else {
     PlanHeader::encode(c.call, payload_words(), payload);
+    if (!checked_) used = kPlanHeaderWords;
   }
   if (padded && !std::exchange(filled, true)) std::fill_n(payload, 4 * size_t{payload_words()}, uint8_t{0});
   if (checked_ && filled) {
@@ -423,8 +428,8 @@ void Engine::build(Collective& c, uint64_t packet_number, Deal::Place at) {
   stripe.direct(header, number);
   header.write(to);
   stripe.has_payload[stripe.index(number)] = filled;
-  if (last && filled) stripe.port->complete(header.seq, payload);
-  stripe.push(number, stride_);
+  if (last && filled) stripe.port->complete(header.seq, payload, used);
+  stripe.push(number, stride_, used);
 }
 
 // Sends what has been sent before to another switch; else new packets, in order, up to the first whose stripe has no room.
@@ -450,7 +455,7 @@ bool Engine::send_new(int64_t now) {
   for (Stripe& s : stripes_) {
     if (s.has_replays()) {
       const uint64_t first = s.window.next(), last = first + std::min<uint64_t>(s.replay_end - first, s.room());
-      for (uint64_t number = first; number < last; ++number) s.push(number, stride_);
+      for (uint64_t number = first; number < last; ++number) s.push(number, stride_, admission_.words);
     }
     const size_t each = s.data.size() + s.skips.size();
     count += each;
@@ -484,7 +489,7 @@ void Engine::push_again(uint64_t packet_number, int64_t now) {
   to[wire::kFlagsOffset] |= wire::kFlagRetransmission;
   // The answer has it too, if it is for this worker alone.
   wire::store16(to + wire::kReplyOffset, Window::stamp(now));
-  stripes_[turn].push(number, stride_);
+  stripes_[turn].push(number, stride_, admission_.words);
 }
 
 bool Engine::receive(int64_t now) {

@@ -326,7 +326,7 @@ class Engine {
     size_t index(uint64_t number) const { return number & (at.slots - 1); }
     uint32_t seq(uint64_t number) const { return at.first_seq + static_cast<uint32_t>(number); }
     uint8_t* record(uint64_t number, size_t stride) const { return ring + size_t{seq(number) & (at.slots - 1)} * stride; }
-    void push(uint64_t number, size_t stride);
+    void push(uint64_t number, size_t stride, uint32_t used);
     void transmit();
     void address(wire::Header& header, uint64_t number) const;
     void readdress(uint64_t number, size_t stride);

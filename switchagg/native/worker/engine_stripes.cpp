@@ -22,9 +22,9 @@ Engine::Stripe::Stripe(Attachment way, uint32_t batch, size_t stride, bool share
       readers(at.slots),
       held(at.slots) {}
 
-void Engine::Stripe::push(uint64_t number, size_t stride) {
+void Engine::Stripe::push(uint64_t number, size_t stride, uint32_t used) {
   const bool filled = has_payload[index(number)];
-  (filled ? data : skips).push_back({record(number, stride), filled ? static_cast<uint32_t>(stride) : wire::kHeaderBytes});
+  (filled ? data : skips).push_back({record(number, stride), filled ? static_cast<uint32_t>(stride) : wire::kHeaderBytes, used});
 }
 
 void Engine::Stripe::transmit() {

@@ -263,6 +263,7 @@ class Plan {
   bool scanned() const { return scanned_; }
   // Writes packet p's words; false: all are zero, send a SKIP.
   bool encode(uint64_t packet, uint8_t* payload) const;
+  uint32_t used(uint64_t packet) const { return static_cast<uint32_t>(std::min<uint64_t>(words_, own_.size() - packet * words_)); }
   void decode(uint64_t packet, const uint8_t* payload);  // null: all zero
   // After all RESULTs.
   const uint32_t* own_bitmap() const { return own_.data() + header_words_; }

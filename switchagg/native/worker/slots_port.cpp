@@ -139,7 +139,7 @@ void SlotsPort::receive(std::vector<Received>& into) {
     if (i + kSlotsAhead < pending_.size()) slots_.fetch(pending_[i + kSlotsAhead].seq);
     if (pending.received) continue;
     if (!slots_.done(pending.seq)) {
-      if (!slots_.is_unclaimed(pending.seq) || !slots_.finish(pending.seq)) {
+      if (!slots_.is_unclaimed(pending.seq) || !slots_.finish(pending.seq, pending.used)) {
         ++looked;
         continue;
       }
@@ -177,7 +177,7 @@ void SlotsPort::send(std::span<const Endpoint>, std::span<const Segment> segment
     const Effect effect = is_completed ? (completed++)->second
                                        : slots_.contribute(worker_, header.seq, segment.size > wire::kHeaderBytes, is_or);
     slots_.count(worker_, effect, header.flags & wire::kFlagRetransmission);
-    if (effect.accepted || effect.outcome == Outcome::answered) pending_.push_back({header.seq, false});
+    if (effect.accepted || effect.outcome == Outcome::answered) pending_.push_back({header.seq, segment.used, false});
   }
   if (completed_.empty()) return;
   completed_.clear();

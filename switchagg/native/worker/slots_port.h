@@ -29,7 +29,9 @@ class SlotsPort : public Port {
   void set_busy_poll(bool yes) override { busy_poll_ = yes; }
   bool reliable() const override { return true; }
   bool is_last(uint32_t seq) const override { return !slots_.fenced(worker_) && slots_.is_last(worker_, seq); }
-  void complete(uint32_t seq, const uint8_t* words) override { completed_.emplace_back(seq, slots_.complete(worker_, seq, words)); }
+  void complete(uint32_t seq, const uint8_t* words, uint32_t used) override {
+    completed_.emplace_back(seq, slots_.complete(worker_, seq, words, used));
+  }
   void restore(uint32_t seq) override { slots_.restore(worker_, seq); }
   void wake() override;
   void abandon() override;
@@ -39,7 +41,7 @@ class SlotsPort : public Port {
 
  private:
   struct Pending {  // sent, and its RESULT not received
-    uint32_t seq;
+    uint32_t seq, used;
     bool received;
   };
   bool there() const;

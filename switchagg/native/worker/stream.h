@@ -50,6 +50,7 @@ class Stream {
   bool weighs(uint64_t packet) const;
   // Writes this rank's words of packet p; false: all its blocks there are zero, send a SKIP. `weighed`: only if it weighs them.
   bool encode(uint64_t packet, uint8_t* payload, WeighedPacket* weighed = nullptr);
+  uint32_t used(uint64_t packet) const;  // words of packet p, at every rank; the others are zero
   // payload null: the sum is zero, or another rank reads it.
   void decode(uint64_t packet, const uint8_t* payload, WeighedPacket* weighed = nullptr);
   // Of sealed sums: the rank that alone sends a packet; none: all ranks do.

@@ -78,6 +78,16 @@ void Stream::each_own_part(const Piece& piece, F&& f) const {
   }
 }
 
+uint32_t Stream::used(uint64_t packet) const {
+  if (no_op_ || call_.bits == 64 || packet < claim_packets_ + special_packets_) return words_;
+  packet -= claim_packets_ + special_packets_;
+  if (call_.in_limbs()) {
+    const Piece& last = pieces_[packet_ends_[packet] - 1];
+    return last.at + last.count * last.words;
+  }
+  return static_cast<uint32_t>(std::min<uint64_t>(words_, sequence_.elements() - packet * lanes_per_packet_));
+}
+
 bool Stream::encode_limbs(uint64_t packet, uint32_t* words) {
   bool any = false;
   each_limb_piece(packet, nullptr, [&](const Piece& piece, const LimbGrid&) {

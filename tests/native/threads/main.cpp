@@ -284,7 +284,8 @@ void round(Way way, bool abort) {
   std::printf("%s: %u collectives\n", names[static_cast<int>(way)], done);
 }
 
-// Sums of so many rounds of each slot. Word i of a worker's packet q is (worker + 1) * q + i. Workers that are last complete rounds.
+// Sums of so many rounds of each slot. Word i of a worker's packet q is (worker + 1) * q + i, of the first that are used. Workers that
+// are last complete rounds.
 void shared_slots() {
   constexpr uint32_t kRounds = 300, kShared = 8;
   const SharedSlots::Shape shape{kWorkers, kShared, wire::kMinWords};
@@ -293,10 +294,11 @@ void shared_slots() {
   const uint32_t bits[] = {1, 2, 4};
   slots.make(kJob, 0, 1, bits);
   for (uint32_t i = 0; i < kShared; ++i) slots.initialise(i - kShared);
+  const auto used = [](uint32_t seq) { return wire::kMinWords - seq % 7; };
   std::atomic<uint32_t> completed{0};
   std::vector<std::thread> threads;
   for (uint32_t worker = 0; worker < kWorkers; ++worker) {
-    threads.emplace_back([&slots, &completed, worker] {
+    threads.emplace_back([&slots, &completed, &used, worker] {
       uint32_t sent = 0;
       for (uint32_t held = 0; held < kRounds * kShared; ++held) {
         for (; sent < held + kShared / 2; ++sent) {
@@ -305,22 +307,24 @@ void shared_slots() {
           const bool is_last = slots.is_last(worker, sent);
           uint8_t* const words = is_last ? elsewhere : record;
           const bool skip = (sent + worker) % 5 == 0;
-          for (uint32_t i = 0; i < wire::kMinWords && !skip; ++i) wire::store32(words + 4 * i, (worker + 1) * sent + i);
+          for (uint32_t i = 0; i < wire::kMinWords && !skip; ++i)
+            wire::store32(words + 4 * i, i < used(sent) ? (worker + 1) * sent + i : 0);
           if (!is_last || skip) {
             check(slots.contribute(worker, sent, !skip, false).accepted, "a contribution was not taken");
             continue;
           }
           ++completed;
-          check(slots.complete(worker, sent, words).completing, "a last contribution has completed no round");
+          check(slots.complete(worker, sent, words, used(sent)).completing, "a last contribution has completed no round");
           check(slots.done(sent), "a round that was completed is not done");
           slots.view(sent % kShared, view);
-          check(std::memcmp(view, slots.result(sent).words, sizeof view) == 0, "a view differs from the sum");
+          check(std::memcmp(view, slots.result(sent).words, 4 * used(sent)) == 0, "a view differs from the sum");
+          for (uint32_t i = used(sent); i < wire::kMinWords; ++i) check(wire::load32(view + 4 * i) == 0, "a view has words of another sum");
           slots.restore(worker, sent);
           check(std::memcmp(record, elsewhere, sizeof elsewhere) == 0, "a record was restored wrong");
         }
-        while (!slots.done(held) && !slots.finish(held)) std::this_thread::yield();
+        while (!slots.done(held) && !slots.finish(held, used(held))) std::this_thread::yield();
         const SharedSlots::Words result = slots.result(held);
-        for (uint32_t i = 0; i < wire::kMinWords; ++i) {
+        for (uint32_t i = 0; i < used(held); ++i) {
           uint32_t sum = 0;
           for (uint32_t other = 0; other < kWorkers; ++other) sum += (held + other) % 5 ? (other + 1) * held + i : 0;
           check(result.words && wire::load32(result.words + 4 * i) == sum, "a wrong sum in shared slots");
