@@ -229,11 +229,10 @@ class KnownCall:
     called: Final[Callable[[], str]]
 
 class Caller:
-    """Calls an engine with little around it, and records the last 32 collectives.
+    """Runs known calls of an engine, and records the last 32 collectives.
 
-    `run` and `allreduce` run one in this thread for `slice_ns` and say True if it is done. One that is not,
-    or has ended otherwise, they add to `begun` with its call. With neither, nothing was sent: there is
-    something to say or to look at first.
+    `run` and `allreduce` run one in this thread for `slice_ns` and return True if it is done. One that is not
+    done by then, or has failed, they add to `begun` with its call. If they do neither, nothing was sent.
     """
 
     def __init__(self, engine: Engine, slice_ns: int) -> None: ...
@@ -254,7 +253,7 @@ class Caller:
     def note(self, called: Callable[[], str], work: Collective) -> None:
         """Adds a collective to the records."""
     def recent(self) -> list[tuple[Callable[[], str], Collective]]:
-        """The records, in the order of calls."""
+        """The records, about in the order of calls."""
 
 # For tests.
 

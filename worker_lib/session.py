@@ -193,17 +193,20 @@ class Session:
                 key = caller.allreduce(
                     begun, state.timeout, x, out, op, bits, min_bits, blocks, block_size, accuracy
                 )
+                if begun:
+                    options = SumOptions(op, checked_accuracy(bits, accuracy), min_bits, blocks, block_size)
+                    work = self._unfinished(begun[0], x, out, options, state.timeout)
             except BaseException as error:
                 state.interrupted(begun, error)
                 raise
             if key is True:
                 state.forget_done()
                 return x if out is None else out
+            if begun:
+                return work.wait()
         bits = checked_accuracy(bits, accuracy)
         if compressor is None:
             options = SumOptions(op, bits, min_bits, blocks, block_size, memory, key=key)
-            if begun:
-                return self._unfinished(begun[0], x, out, options, state.timeout).wait()
             return self._reduced(x, out, options, timeout, async_op)
         from worker_lib.compress.reduce import start
 
@@ -693,11 +696,11 @@ class Session:
                 if state.quick.run(begun, seconds, known):
                     state.forget_done()
                     return None
+                if begun:
+                    return self._unfinished(begun[0], x, None, options, seconds)
             except BaseException as error:
                 state.interrupted(begun, error)
                 raise
-            if begun:
-                return self._unfinished(begun[0], x, None, options, seconds)
         prepare = partial(calls.prepare_sum, state, x, None, options)
         return Work(state, prepare, timeout, background=background, lazy=lazy)
 

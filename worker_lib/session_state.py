@@ -285,7 +285,8 @@ class SessionState:
         return next((called() for called, native in self._last() if native.status == TIMEOUT), None)
 
     def _last(self) -> list[tuple[Callable[[], str], _native.Collective]]:
-        return [] if self.caller is None else self.caller.recent()
+        last = [] if self.caller is None else self.caller.recent()
+        return sorted(last, key=lambda each: (each[1].generation, each[1].call_number))
 
     def with_record(self, error: SwitchAggError) -> SwitchAggError:
         """The error, with notes on the last collectives of this rank."""

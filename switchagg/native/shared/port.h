@@ -31,7 +31,7 @@ struct Endpoint {  // host byte order
 struct Segment {  // the UDP payload of one datagram to send
   const uint8_t* data;
   uint32_t size;
-  uint32_t used = 0;  // of a worker's packet: words that any rank's has in this round, or reads; those behind them are zero
+  uint32_t used = UINT32_MAX;  // of a worker's packet: the words that the round uses at any rank; all others are zero
 };
 
 // ECN (RFC 3168). A packet's flags say whether its IP header is to be ECT(0), and take up CE from there. So what lies between

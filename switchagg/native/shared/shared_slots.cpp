@@ -172,6 +172,7 @@ void SharedSlots::add_up(uint32_t seq, const uint8_t* elsewhere, uint32_t used) 
   const uint32_t index = seq & mask_;
   Slot& slot = slots_[index];
   uint8_t* const record = result_record(index);
+  used = std::min(used, shape_.words);
   slot.words_of = combine(index, head_->full, record + wire::kHeaderBytes, used, elsewhere != nullptr, elsewhere);
   slot.used = used;
   Header header;

@@ -1,5 +1,5 @@
-// Collectives that come again, run with little around them, and the records of a session's last ones, with their bindings
-// (worker_lib/session_state.py). A short call costs less than the Python code that looks at its arguments.
+// All-reduces that are called again with the same arguments, in one call of native code, as Python's look at them takes longer than a
+// short sum; and records of a session's last collectives. With their bindings (worker_lib/session_state.py).
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <unistd.h>
@@ -137,15 +137,20 @@ class Caller {
     work->call = *known.native;
     if (!engine_.submit_at_once(work, static_cast<int64_t>(std::min(seconds, 1e9) * 1e9), known.generation)) return false;
     note(known.called, work);
+    const auto tell = [&] { begun.append(nb::make_tuple(work, nb::find(known))); };
     ++inside_;
     Status status;
-    {
+    try {
       nb::gil_scoped_release release;
       status = engine_.wait(*work, slice_ns_);
+    } catch (...) {
+      --inside_;
+      tell();
+      throw;
     }
     --inside_;
     if (status == Status::done && work->generation == known.generation) return true;
-    begun.append(nb::make_tuple(work, nb::find(known)));
+    tell();
     return false;
   }
 

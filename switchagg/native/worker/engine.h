@@ -229,7 +229,7 @@ class Engine {
   // Queues a collective and numbers it in the order of these calls. `background`: start it now, before a thread waits for
   // it. False, without effect: the engine is no longer in `generation`, for which the call was made.
   bool submit(std::shared_ptr<Collective> work, int64_t timeout_ns, bool background, uint32_t generation);
-  // The same in no time, for a thread that is about to wait. False also where another thread has the engine, or it is broken.
+  // The same without waiting for other threads. False also where one of them has the engine, or it is broken.
   bool submit_at_once(std::shared_ptr<Collective> work, int64_t timeout_ns, uint32_t generation);
 
   // Drives or waits until `work` is no longer pending, or for `slice_ns`.
