@@ -392,7 +392,7 @@ void Engine::build(Collective& c, uint64_t packet_number, Deal::Place at) {
   const bool weighs = adds && !padded && stream && stream->weighs(packet);
   if (stream) {
     filled = sends && stream->encode(packet, payload, weighs ? &weighed : nullptr);
-    if (!checked_) used = stream->used(packet);
+    used = stream->used(packet);
   } else if (step.kind == Step::Kind::exponents) {
     filled = c.segments[step.segment].sequence->encode(packet, payload);
   } else if (step.kind == Step::Kind::marks) {
@@ -404,12 +404,13 @@ void Engine::build(Collective& c, uint64_t packet_number, Deal::Place at) {
   } else if (step.kind == Step::Kind::plan || c.header_has_plan) {
     const Plan& plan = *c.segments[step.segment].plan;
     filled = plan.encode(packet, payload);
-    if (!checked_) used = plan.used(packet);
+    used = plan.used(packet);
   } else {
     PlanHeader::encode(c.call, payload_words(), payload);
-    if (!checked_) used = kPlanHeaderWords;
+    used = kPlanHeaderWords;
   }
   if (padded && !std::exchange(filled, true)) std::fill_n(payload, 4 * size_t{payload_words()}, uint8_t{0});
+  if (checked_) used = admission_.words;
   if (checked_ && filled) {
     std::fill(payload + 4 * size_t{payload_words()}, payload + stride_ - wire::kHeaderBytes, uint8_t{0});
     if (step.kind == Step::Kind::header) PlanHeader::protect(c.call, payload_words(), payload);

@@ -229,9 +229,7 @@ bool Stream::encode(uint64_t packet, uint8_t* payload, WeighedPacket* weighed) {
   }
   if (call_.dtype == DType::f32 && call_.bits == 32) {  // the usual case, in one pass
     const float* x = reinterpret_cast<const float*>(call_.in);
-    uint32_t end = 0;
     each_run(call_.in, [&](const Run& r) {
-      end = r.at + r.count;
       if (!r.own) {
         std::memset(words + r.at, 0, 4 * static_cast<size_t>(r.count));
         return remember(r.element, r.count);
@@ -251,7 +249,7 @@ bool Stream::encode(uint64_t packet, uint8_t* payload, WeighedPacket* weighed) {
         forget(element, count);
       });
     });
-    std::memset(words + end, 0, 4 * static_cast<size_t>(words_ - end));
+    std::fill(words + length(packet), words + words_, 0);
     return true;
   }
   if (narrow()) {

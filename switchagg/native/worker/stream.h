@@ -76,6 +76,7 @@ class Stream {
     uint32_t chunk;  // its place in the sequence
   };
   std::pair<uint64_t, uint64_t> extent(uint64_t packet) const;
+  uint32_t length(uint64_t packet) const;
   void runs_of(uint64_t packet, bool by_owner);
   template <typename F>
   void each_limb_piece(uint64_t packet, const uint8_t* tensor, F&& f) const;

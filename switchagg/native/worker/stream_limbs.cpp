@@ -79,8 +79,12 @@ void Stream::each_own_part(const Piece& piece, F&& f) const {
 }
 
 uint32_t Stream::used(uint64_t packet) const {
-  if (no_op_ || call_.bits == 64 || packet < claim_packets_ + special_packets_) return words_;
-  packet -= claim_packets_ + special_packets_;
+  const uint64_t apart = claim_packets_ + special_packets_;
+  return no_op_ || call_.bits == 64 || packet < apart ? words_ : length(packet - apart);
+}
+
+// The words of a packet, of those behind claims and specials, in limbs or lanes of up to 32 bits.
+uint32_t Stream::length(uint64_t packet) const {
   if (call_.in_limbs()) {
     const Piece& last = pieces_[packet_ends_[packet] - 1];
     return last.at + last.count * last.words;
@@ -93,7 +97,6 @@ bool Stream::encode_limbs(uint64_t packet, uint32_t* words) {
   each_limb_piece(packet, nullptr, [&](const Piece& piece, const LimbGrid&) {
     each_own_part(piece, [&](uint64_t, uint32_t, bool own) { any |= own; });
   });
-  uint32_t used = 0;
   each_limb_piece(packet, call_.in, [&](const Piece& piece, const LimbGrid& grid) {
     const ChunkRange& range = sequence_.ranges()[piece.chunk];
     each_own_part(piece, [&](uint64_t element, uint32_t count, bool own) {
@@ -120,9 +123,8 @@ bool Stream::encode_limbs(uint64_t packet, uint32_t* words) {
         remember(element, count);
       }
     });
-    used = piece.at + piece.count * piece.words;
   });
-  if (any) std::memset(words + used, 0, 4 * static_cast<size_t>(words_ - used));
+  if (any) std::fill(words + length(packet), words + words_, 0);
   return any;
 }
 
