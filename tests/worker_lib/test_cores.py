@@ -12,16 +12,16 @@ from worker_lib import Session
 
 from .harness import processes
 
-RANKS = 4
 
 
-def placed(session: Session, cores: tuple[int, ...], free: bool) -> tuple[int, bool]:
-    """All ranks but the last begin on the first core. Returns moves, and whether the mask is as it was.
+def placed(session: Session, cores: tuple[int, ...], beside: int, free: bool) -> tuple[int, bool]:
+    """The first ranks begin on the first core, the others on the second. Returns moves, and whether the mask is as it was.
 
     Args:
+        beside: so many begin on the first core.
         free: the ranks may use all cores, else only that on which they begin.
     """
-    own = {cores[0] if session.rank < RANKS - 1 else cores[1]}
+    own = {cores[0] if session.rank < beside else cores[1]}
     mask = set(cores) if free else own
     x = np.ones(1000, np.float32)
     for _ in range(40 if free else 4):
@@ -36,12 +36,13 @@ def placed(session: Session, cores: tuple[int, ...], free: bool) -> tuple[int, b
     return int(moves[0]), os.sched_getaffinity(0) == mask
 
 
+@pytest.mark.parametrize("ranks", [4, 2], ids=["three beside one", "two beside none"])
 @pytest.mark.parametrize("free", [True, False])
-def test_a_rank_moves_to_a_core_with_fewer_if_it_may(host: EmbeddedController, free: bool) -> None:
+def test_a_rank_moves_to_a_core_with_fewer_if_it_may(host: EmbeddedController, free: bool, ranks: int) -> None:
     cores = tuple(sorted(os.sched_getaffinity(0)))[:2]
     if len(cores) < 2:
         pytest.skip("needs two cores")
-    with processes(host.url, RANKS, placed, cores, free, transport="slots") as ranks:
-        found = [rank.finish().value for rank in ranks]
+    with processes(host.url, ranks, placed, cores, 3 if ranks == 4 else 2, free, transport="slots") as started:
+        found = [rank.finish().value for rank in started]
     assert all(same for _, same in found)
     assert {moves > 0 for moves, _ in found} == {free}

@@ -4,6 +4,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -225,21 +226,22 @@ void SharedSlots::note_core(uint32_t worker, int core) const {
   if (noted.load(std::memory_order_relaxed) != now) noted.store(now, std::memory_order_relaxed);
 }
 
-int SharedSlots::emptier_core(int core) const {
-  const uint32_t mine = static_cast<uint32_t>(core) + 1;
-  std::array<uint8_t, kCores + 1> workers{};
-  if (core < 0 || mine >= workers.size()) return -1;
+SharedSlots::Crowd SharedSlots::crowd(int core, std::span<const int> cores) const {
+  std::array<uint8_t, kCores> workers{};
+  if (core < 0 || static_cast<size_t>(core) >= kCores) return {};
   for (uint32_t i = 0; i < shape_.workers; ++i) {
     const Seat& seat = head_->seats[i];
-    const uint32_t at = seat.core.load(std::memory_order_relaxed);
-    if (at < workers.size() && seat.asleep.load(std::memory_order_relaxed) == 0) ++workers[at];
+    const uint32_t at = seat.core.load(std::memory_order_relaxed) - 1;
+    if (at < kCores && seat.asleep.load(std::memory_order_relaxed) == 0) ++workers[at];
   }
-  uint32_t best = mine;
-  for (uint32_t i = 0; i < shape_.workers; ++i) {
-    const uint32_t at = head_->seats[i].core.load(std::memory_order_relaxed);
-    if (at > 0 && at < workers.size() && workers[at] > 0 && workers[at] < workers[best]) best = at;
+  Crowd found{workers[core], -1};
+  uint32_t least = std::max<uint32_t>(found.here, 1) - 1;
+  for (const int other : cores) {
+    if (static_cast<size_t>(other) >= kCores || workers[other] >= least) continue;
+    found.emptier = other;
+    least = workers[other];
   }
-  return workers[best] + 2 <= workers[mine] ? static_cast<int>(best) - 1 : -1;
+  return found;
 }
 
 uint32_t SharedSlots::wake_all() const {

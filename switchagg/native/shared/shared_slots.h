@@ -25,6 +25,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "switchagg/native/shared/slot_kernels.h"
 #include "switchagg/native/shared/wire.h"
@@ -141,8 +142,12 @@ class SharedSlots {
   std::atomic<uint32_t>& asleep(uint32_t worker) const { return head_->seats[worker].asleep; }
   // Notes the core on which a worker runs.
   void note_core(uint32_t worker, int core) const;
-  // A core with at least two workers fewer, but at least one, of those that are awake; -1 if there is none.
-  int emptier_core(int core) const;
+  struct Crowd {
+    uint32_t here = 0;  // workers on this core that are awake
+    int emptier = -1;   // the core with the fewest, if these are at least two fewer
+  };
+  // Looks at this core, and for an emptier one among `cores`.
+  Crowd crowd(int core, std::span<const int> cores) const;
   // Wakes all that sleep. Returns their number.
   uint32_t wake_all() const;
   static void wake(std::atomic<uint32_t>& word);

@@ -77,23 +77,33 @@ bool SlotsPort::there() const {
 }
 
 // Moves this thread to a core with fewer workers. Those that poll are always runnable, and among cores of which none is idle the
-// kernel evens threads out only after tens of milliseconds.
-void SlotsPort::spread() {
+// kernel evens threads out only after tens of milliseconds. In a virtual machine it also wakes a thread on the core of whoever wakes
+// it: a core that sleeps there looks like one that its host has taken away.
+// Returns whether no other worker is awake on this core.
+bool SlotsPort::spread() {
   const int core = sched_getcpu();
   slots_.note_core(worker_, core);
-  const int to = slots_.emptier_core(core);
-  if (to < 0) return;
   const int64_t now = now_ns();
-  if (now < may_move_) return;
+  cpu_set_t allowed;
+  if (now >= may_look_) {
+    may_look_ = now + kMovePause;
+    cores_.clear();
+    if (sched_getaffinity(0, sizeof allowed, &allowed) == 0)
+      for (int each = 0; each < CPU_SETSIZE; ++each)
+        if (CPU_ISSET(each, &allowed)) cores_.push_back(each);
+  }
+  const auto [here, to] = slots_.crowd(core, cores_);
+  if (here <= 1 || to < 0 || now < may_move_) return here <= 1;
   may_move_ = now + kMovePause;
-  cpu_set_t allowed, one;
-  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0 || !CPU_ISSET(to, &allowed)) return;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0 || !CPU_ISSET(to, &allowed)) return false;
+  cpu_set_t one;
   CPU_ZERO(&one);
   CPU_SET(to, &one);
   slots_.note_core(worker_, to);  // before another worker of this core can look
-  if (sched_setaffinity(0, sizeof one, &one) != 0) return;
+  if (sched_setaffinity(0, sizeof one, &one) != 0) return false;
   sched_setaffinity(0, sizeof allowed, &allowed);
   ++counters_.core_moves;
+  return false;
 }
 
 bool SlotsPort::woken() {
@@ -110,8 +120,8 @@ bool SlotsPort::ended() {
 bool SlotsPort::wait(int64_t timeout_ns) {
   if (woken()) return true;
   if (timeout_ns == 0) return there();
-  spread();
-  if (link::busy_poll(busy_poll_, [this] { return there(); })) return true;
+  const bool alone = spread();  // polling then takes time from no worker, and a wake-up costs more
+  if (link::busy_poll(alone || busy_poll_, [this] { return there(); })) return true;
   std::atomic<uint32_t>& asleep = slots_.asleep(worker_);
   const int64_t look_around = first_ == pending_.size() ? kLookAroundIdle : kLookAround;
   for (int64_t left = timeout_ns;;) {

@@ -45,7 +45,7 @@ class SlotsPort : public Port {
     bool received;
   };
   bool there() const;
-  void spread();
+  bool spread();
   bool woken();
   bool ended();
 
@@ -59,7 +59,8 @@ class SlotsPort : public Port {
   std::vector<Pending> pending_;  // in the order of sending, from first_ on
   size_t first_ = 0;
   std::vector<std::pair<uint32_t, Effect>> completed_;  // of rounds whose packets are sent next
-  int64_t may_move_ = 0;  // to another core, from then on
+  std::vector<int> cores_;  // that this thread may use
+  int64_t may_look_ = 0, may_move_ = 0;  // at the cores, and to another one, from then on
   bool busy_poll_ = false;
   bool ended_ = false;  // the switch is gone; what the workers do among themselves is still valid
   uint64_t waits_ = 0;  // only the driver's; other threads read counters_ between its waits
