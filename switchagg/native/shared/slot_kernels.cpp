@@ -61,7 +61,8 @@ inline void store_vector(uint8_t* at, Vector words) {
   __builtin_memcpy(at, &words, sizeof words);
 }
 
-// Bytes to prefetch ahead: other processors have written the records, and each is too short for prefetching by hardware to begin.
+// Bytes to prefetch ahead: other processors have written the records and read the sum before, and each is too short for prefetching
+// by hardware to begin.
 constexpr size_t kAhead = 1024;
 
 template <typename Combine>
@@ -69,6 +70,8 @@ inline void combine_all(uint8_t* to, const uint8_t* const* from, size_t count, s
   size_t at = 0;
   for (; at + kStrip <= words; at += kStrip) {
     const uint8_t* next = from[0] + 4 * at;
+    __builtin_prefetch(to + 4 * at + kAhead, 1);
+    __builtin_prefetch(to + 4 * at + kAhead + 64, 1);
     for (size_t k = 0; k < count; ++k) {
       __builtin_prefetch(from[k] + 4 * at + kAhead);
       __builtin_prefetch(from[k] + 4 * at + kAhead + 64);
