@@ -14,7 +14,8 @@ The commands, for a computer that does nothing else, after `switchagg bench peer
         --compare $peers --repeat 9 --json sparse.json
     python -m scripts.performance_page sizes.json workers.json sparse.json
 
-A row is of one run: a later one replaces it as a whole. Its best peer is the one with the least median time.
+A row is of one run: a later one on the same computer replaces it as a whole. Its best peer is the one with the least median time. Rows of
+two computers are in no table together; README has those of the last one that was taken in.
 """
 
 from __future__ import annotations
@@ -45,10 +46,12 @@ _KEPT: Final = ("system", "transport", "bits", "p50", "p99", "cpu")
 _MACHINE: Final = ("cpu", "cores", "kernel")
 
 Row = dict[str, Any]
+Told = list[dict[str, Any]]
+"""Of each computer its "machine" and its "rows"; first the one whose run was taken in last."""
 
 
-def take_in(told: dict[str, Any], run: Path) -> dict[str, Any]:
-    """Returns results with the rows of a run in place of former ones; rows of another computer are dropped.
+def take_in(told: Told, run: Path) -> Told:
+    """Returns results with the rows of a run in place of that computer's former ones.
 
     Raises SystemExit where the run has failures, wrong sums, or nothing that the tables show.
     """
@@ -69,10 +72,11 @@ def take_in(told: dict[str, Any], run: Path) -> dict[str, Any]:
     if not rows:
         raise SystemExit(f"{run}: no sums of float32 without losses")
     machine = {name: new["machine"][name] for name in _MACHINE}
-    if told.get("machine") == machine:
-        rows = {tuple(row[name] for name in _OF_A_ROW): row for row in told["rows"]} | rows
+    others = [each for each in told if each["machine"] != machine]
+    former = [row for each in told if each["machine"] == machine for row in each["rows"]]
+    rows = {tuple(row[name] for name in _OF_A_ROW): row for row in former} | rows
     ordered = sorted(rows.values(), key=lambda row: (-row["density"], row["bytes"], row["workers"]))
-    return {"machine": machine, "rows": ordered}
+    return [{"machine": machine, "rows": ordered}, *others]
 
 
 def best_peer(row: Row) -> Row | None:
@@ -107,58 +111,60 @@ def _table(rows: Iterable[Row], columns: Mapping[str, tuple[str, object]]) -> li
     return markdown_table(("tensor", *columns, "best peer", "its time by that of `bits=32`"), cells)
 
 
-def readme(told: Mapping[str, Any]) -> str:
+def readme(computer: Mapping[str, Any]) -> str:
     """Returns README's table: 4 workers, all sizes."""
     columns = {name: way for name, way in OURS.items() if name != "`bits=8`"}
-    rows = [row for row in told["rows"] if row["workers"] == 4]
+    rows = [row for row in computer["rows"] if row["workers"] == 4]
     return "\n".join(
         [
-            f"Median / 99th percentile of one all-reduce of float32 in ms, all on {_computer(told)}, beside "
-            f"the fastest of {', '.join(_peers(told))} in that row:",
+            f"Median / 99th percentile of one all-reduce of float32 in ms, all on {_name_of(computer)}, "
+            f"beside the fastest of {', '.join(_peers(computer))} in that row:",
             "",
             *_table(rows, columns),
             "",
-            "([docs/performance.md](docs/performance.md#all-reduce-on-one-computer) has all systems, and "
-            "`scripts/performance_page.py` the commands.)",
+            "([docs/performance.md](docs/performance.md#all-reduce-on-one-computer) has all systems and "
+            "computers, and `scripts/performance_page.py` the commands.)",
             "",
         ]
     )
 
 
-def page(told: Mapping[str, Any]) -> str:
-    """Returns docs/performance.md's tables: ours beside the best peer, and all peers."""
-    peers = _peers(told)
-    cells = []
-    for row in told["rows"]:
-        by_name = {each["system"]: each for each in row["runs"]}
-        cells.append((_name(row), *(_times(by_name.get(name)) for name in peers)))
-    return "\n".join(
-        [
-            "## All-reduce on one computer",
+def page(told: Told) -> str:
+    """Returns docs/performance.md's tables, for each computer: ours beside the best peer, and all peers."""
+    lines = [
+        "## All-reduce on one computer",
+        "",
+        "Median / 99th percentile of single calls in ms, of float32; switchagg through slots that the workers "
+        "share, or over UDP. Above 1 in the last column: switchagg is faster. "
+        "(`python -m scripts.performance_page --help` has the commands.)",
+        "",
+    ]
+    for computer in told:
+        peers = _peers(computer)
+        cells = []
+        for row in computer["rows"]:
+            by_name = {each["system"]: each for each in row["runs"]}
+            cells.append((_name(row), *(_times(by_name.get(name)) for name in peers)))
+        lines += [
+            f"On {_name_of(computer)}:",
             "",
-            f"Median / 99th percentile of single calls in ms, of float32, on {_computer(told)}; switchagg "
-            "through slots that the workers share, or over UDP. Above 1 in the last column: switchagg is "
-            "faster.",
-            "",
-            *_table(told["rows"], OURS),
+            *_table(computer["rows"], OURS),
             "",
             "The other systems of the same runs:",
             "",
             *markdown_table(("tensor", *peers), cells),
             "",
-            "(`python -m scripts.performance_page --help` has the commands.)",
-            "",
         ]
-    )
+    return "\n".join(lines)
 
 
-def _peers(told: Mapping[str, Any]) -> list[str]:
-    systems = dict.fromkeys(each["system"] for row in told["rows"] for each in row["runs"])
+def _peers(computer: Mapping[str, Any]) -> list[str]:
+    systems = dict.fromkeys(each["system"] for row in computer["rows"] for each in row["runs"])
     return [name for name in systems if name != "switchagg"]
 
 
-def _computer(told: Mapping[str, Any]) -> str:
-    cpu, cores, kernel = (told["machine"][name] for name in _MACHINE)
+def _name_of(computer: Mapping[str, Any]) -> str:
+    cpu, cores, kernel = (computer["machine"][name] for name in _MACHINE)
     return f"{cores} cores ({cpu}, Linux {kernel.partition('-')[0]})"
 
 
@@ -168,7 +174,7 @@ def main() -> None:
     parser.add_argument("runs", type=Path, nargs="*")
     parser.add_argument("--check", action="store_true")
     args = parser.parse_args()
-    told: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    told: Told = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
     for run in args.runs:
         told = take_in(told, run)
     if not told:
@@ -176,7 +182,7 @@ def main() -> None:
     if args.runs:
         RESULTS.write_text(json.dumps(told, indent=1) + "\n")
     made = {
-        where: between(where, text, MARKS) for where, text in ((PAGE, page(told)), (README, readme(told)))
+        where: between(where, text, MARKS) for where, text in ((PAGE, page(told)), (README, readme(told[0])))
     }
     write(made, RESULTS, "python -m scripts.performance_page", check=args.check)
 

@@ -229,13 +229,15 @@ void SharedSlots::note_core(uint32_t worker, int core) const {
 SharedSlots::Crowd SharedSlots::crowd(int core, std::span<const int> cores) const {
   std::array<uint8_t, kCores> workers{};
   if (core < 0 || static_cast<size_t>(core) >= kCores) return {};
+  uint32_t awake = 0;
   for (uint32_t i = 0; i < shape_.workers; ++i) {
     const Seat& seat = head_->seats[i];
     const uint32_t at = seat.core.load(std::memory_order_relaxed) - 1;
-    if (at < kCores && seat.asleep.load(std::memory_order_relaxed) == 0) ++workers[at];
+    if (at < kCores) ++workers[at];
+    if (at == static_cast<uint32_t>(core) && seat.asleep.load(std::memory_order_relaxed) == 0) ++awake;
   }
-  Crowd found{workers[core], -1};
-  uint32_t least = std::max<uint32_t>(found.here, 1) - 1;
+  Crowd found{workers[core] <= 1, -1};
+  uint32_t least = std::max(awake, 1u) - 1;
   for (const int other : cores) {
     if (static_cast<size_t>(other) >= kCores || workers[other] >= least) continue;
     found.emptier = other;

@@ -143,8 +143,8 @@ class SharedSlots {
   // Notes the core on which a worker runs.
   void note_core(uint32_t worker, int core) const;
   struct Crowd {
-    uint32_t here = 0;  // workers on this core that are awake
-    int emptier = -1;   // the core with the fewest, if these are at least two fewer
+    bool alone = false;  // no other worker waited last on this core
+    int emptier = -1;    // the core on which the fewest did, if at least two more are awake on this one
   };
   // Looks at this core, and for an emptier one among `cores`.
   Crowd crowd(int core, std::span<const int> cores) const;

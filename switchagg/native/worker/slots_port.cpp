@@ -79,7 +79,7 @@ bool SlotsPort::there() const {
 // Moves this thread to a core with fewer workers. Those that poll are always runnable, and among cores of which none is idle the
 // kernel evens threads out only after tens of milliseconds. In a virtual machine it also wakes a thread on the core of whoever wakes
 // it: a core that sleeps there looks like one that its host has taken away.
-// Returns whether no other worker is awake on this core.
+// Returns whether it is alone on its core.
 bool SlotsPort::spread() {
   const int core = sched_getcpu();
   slots_.note_core(worker_, core);
@@ -92,8 +92,8 @@ bool SlotsPort::spread() {
       for (int each = 0; each < CPU_SETSIZE; ++each)
         if (CPU_ISSET(each, &allowed)) cores_.push_back(each);
   }
-  const auto [here, to] = slots_.crowd(core, cores_);
-  if (here <= 1 || to < 0 || now < may_move_) return here <= 1;
+  const auto [alone, to] = slots_.crowd(core, cores_);
+  if (to < 0 || now < may_move_) return alone;
   may_move_ = now + kMovePause;
   if (sched_getaffinity(0, sizeof allowed, &allowed) != 0 || !CPU_ISSET(to, &allowed)) return false;
   cpu_set_t one;

@@ -70,7 +70,8 @@ def test_a_real_run_becomes_the_tables(tmp_path: Path, monkeypatch: pytest.Monke
     assert status == 0, out + err
     page, _ = _pages(tmp_path, monkeypatch)
     _script(monkeypatch, file)
-    [row] = json.loads((tmp_path / "allreduce.json").read_text())["rows"]
+    [computer] = json.loads((tmp_path / "allreduce.json").read_text())
+    [row] = computer["rows"]
     assert {each["system"] for each in row["runs"]} == {"switchagg", "gloo"}
     text = page.read_text()
     assert text.startswith("before\n")
@@ -102,15 +103,23 @@ def test_the_best_peer_is_named_also_where_it_is_faster(
 
 
 def test_a_later_run_replaces_a_row_as_a_whole(tmp_path: Path) -> None:
-    told = take_in({}, _file(tmp_path, [_run("gloo", 9.0), _run("mpich", 1.0), _run("gloo", 1.0, workers=2)]))
-    told = take_in(told, _file(tmp_path, [_run("gloo", 8.0)]))
-    assert [(row["workers"], len(row["runs"])) for row in told["rows"]] == [(2, 1), (4, 1)]
-    peer = best_peer(told["rows"][1])
+    told = take_in([], _file(tmp_path, [_run("gloo", 9.0), _run("mpich", 1.0), _run("gloo", 1.0, workers=2)]))
+    [computer] = take_in(told, _file(tmp_path, [_run("gloo", 8.0)]))
+    assert [(row["workers"], len(row["runs"])) for row in computer["rows"]] == [(2, 1), (4, 1)]
+    peer = best_peer(computer["rows"][1])
     assert peer is not None
     assert peer["p50"] == 0.008
-    other = MACHINE | {"cpu": "another"}
-    told = take_in(told, _file(tmp_path, [_run("gloo", 8.0)], machine=other))
-    assert len(told["rows"]) == 1, "rows of two computers are in no table together"
+
+
+def test_computers_have_tables_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page, readme = _pages(tmp_path, monkeypatch)
+    for cpu, ms in (("one", 8.0), ("two", 9.0), ("three", 7.0), ("two", 5.0)):
+        _script(monkeypatch, _file(tmp_path, [_run("gloo", ms)], machine=MACHINE | {"cpu": cpu}))
+    tables = page.read_text().split("On 2 cores (")[1:]
+    found = [(table.split(",")[0], table.split("gloo: ")[1].split(" |")[0]) for table in tables]
+    assert found == [("two", "5 / 10"), ("three", "7 / 14"), ("one", "8 / 16")]
+    assert "2 cores (two," in readme.read_text()
+    assert "three" not in readme.read_text()
 
 
 @pytest.mark.parametrize(
@@ -127,7 +136,7 @@ def test_a_later_run_replaces_a_row_as_a_whole(tmp_path: Path) -> None:
 )
 def test_runs_that_no_table_may_show(tmp_path: Path, runs: Any, others: Any, message: str) -> None:
     with pytest.raises(SystemExit, match=message):
-        take_in({}, _file(tmp_path, runs, **others))
+        take_in([], _file(tmp_path, runs, **others))
 
 
 @pytest.mark.skipif(not RESULTS.exists(), reason="docs/results has no run of all-reduce yet")
