@@ -14,8 +14,9 @@ The commands, for a computer that does nothing else, after `switchagg bench peer
         --compare $peers --repeat 9 --json sparse.json
     python -m scripts.performance_page sizes.json workers.json sparse.json
 
-A row is of one run: a later one on the same computer replaces it as a whole. Its best peer is the one with the least median time. Rows of
-two computers are in no table together; README has those of the last one that was taken in.
+A row is of one run: a later one on the same computer replaces it as a whole. Its best peer is the one with
+the least median time. Rows of two computers are in no table together; README has those of the last one that
+was taken in.
 """
 
 from __future__ import annotations
@@ -134,8 +135,8 @@ def page(told: Told) -> str:
     lines = [
         "## All-reduce on one computer",
         "",
-        "Median / 99th percentile of single calls in ms, of float32; switchagg through slots that the workers "
-        "share, or over UDP. Above 1 in the last column: switchagg is faster. "
+        "Median / 99th percentile of single calls in ms, of float32; switchagg through slots that the "
+        "workers share, or over UDP. Above 1 in the last column: switchagg is faster. "
         "(`python -m scripts.performance_page --help` has the commands.)",
         "",
     ]

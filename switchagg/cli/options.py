@@ -12,7 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from switchagg.errors import UsageError
-from switchagg.rules.planner import DEFAULT_SLOTS, DEFAULT_WORDS, LARGE_SLOTS, LARGE_WORDS
+from switchagg.rules.planner import (
+    DEFAULT_SLOTS,
+    DEFAULT_WORDS,
+    LARGE_SLOTS,
+    LARGE_WORDS,
+    MANY_WORKERS,
+    SLOTS_OF_MANY,
+)
 from switchagg.rules.switch import MAX_THREADS
 
 if TYPE_CHECKING:
@@ -158,7 +165,8 @@ def add_job_size_options(parser: argparse.ArgumentParser) -> None:
         "--slots",
         type=int,
         metavar="P",
-        help=f"of jobs that ask for none ({DEFAULT_SLOTS}, or {LARGE_SLOTS} with large packets)",
+        help=f"of jobs that ask for none ({DEFAULT_SLOTS}; with large packets {LARGE_SLOTS}, or "
+        f"{SLOTS_OF_MANY} from {MANY_WORKERS} workers on)",
     )
     parser.add_argument(
         "--words",

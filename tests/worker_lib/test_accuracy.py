@@ -93,7 +93,7 @@ def test_the_default_takes_what_it_needs_of_the_input_before_it_writes_over_it(t
         ranks = together(host.url, n, call, transport=transport, timeout=60.0)
     xs = np.array([given(rank) for rank in range(n)], np.float64)
     whole, feedback, _ = ranks[0]
-    parts = np.concatenate([part.ravel() for _, _, part in ranks])  # other bits than the whole's may be, in the same bound
+    parts = np.concatenate([part.ravel() for _, _, part in ranks])  # within the bound, not of the same bits
     for found in (whole, parts):
         assert (np.abs(found - xs.sum(0)) <= 2.0**-12 * np.abs(xs).sum(0)).all()
     assert {found.tobytes() for found, _, _ in ranks} == {whole.tobytes()}

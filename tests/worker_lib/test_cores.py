@@ -13,9 +13,8 @@ from worker_lib import Session
 from .harness import processes
 
 
-
 def placed(session: Session, cores: tuple[int, ...], beside: int, free: bool) -> tuple[int, bool]:
-    """The first ranks begin on the first core, the others on the second. Returns moves, and whether the mask is as it was.
+    """Ranks begin on the first core or on the second. Returns moves, and whether the mask is as it was.
 
     Args:
         beside: so many begin on the first core.
@@ -36,13 +35,15 @@ def placed(session: Session, cores: tuple[int, ...], beside: int, free: bool) ->
     return int(moves[0]), os.sched_getaffinity(0) == mask
 
 
-@pytest.mark.parametrize("ranks", [4, 2], ids=["three beside one", "two beside none"])
+@pytest.mark.parametrize(("n", "beside"), [(4, 3), (2, 2)])
 @pytest.mark.parametrize("free", [True, False])
-def test_a_rank_moves_to_a_core_with_fewer_if_it_may(host: EmbeddedController, free: bool, ranks: int) -> None:
+def test_a_rank_moves_to_a_core_with_fewer_if_it_may(
+    host: EmbeddedController, free: bool, n: int, beside: int
+) -> None:
     cores = tuple(sorted(os.sched_getaffinity(0)))[:2]
     if len(cores) < 2:
         pytest.skip("needs two cores")
-    with processes(host.url, ranks, placed, cores, 3 if ranks == 4 else 2, free, transport="slots") as started:
-        found = [rank.finish().value for rank in started]
+    with processes(host.url, n, placed, cores, beside, free, transport="slots") as ranks:
+        found = [rank.finish().value for rank in ranks]
     assert all(same for _, same in found)
     assert {moves > 0 for moves, _ in found} == {free}

@@ -109,10 +109,12 @@ class SwitchResources:
 
         Raises `AdmissionError` if the switch could not carry the job even then.
         """
-        found = JobSize(
-            self.default.slots if slots is None else slots, self.default.words if words is None else words
-        )
         capacity = self.capacity
+        if slots is None:
+            slots = self.default.slots
+            if self.slots is None:
+                slots = min(slots, default_shape(capacity.words, workers)[1])
+        found = JobSize(slots, self.default.words if words is None else words)
         if capacity.exact_words is not None and found.words != capacity.exact_words:
             raise AdmissionError(
                 f"words is {found.words}; accepted: {capacity.exact_words}, "
