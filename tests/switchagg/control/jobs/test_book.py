@@ -423,7 +423,7 @@ def test_defaults_fit_the_switch() -> None:
     assert defaults(Capacity(slots=65536, words=16000, memory=1 << 30)) == (2032, 256)
     assert defaults(Capacity(slots=4096, words=64, memory=1 << 30, exact_words=64)) == (64, 512)
     large = Capacity(slots=65536, words=16000, memory=1 << 30)
-    sizes = [SwitchResources("s", large).job_size(None, None, n).slots for n in (2, 15, 16, 64)]
+    sizes = [SwitchResources("s", large).job_size(None, None, n).slots for n in (2, 15, 16, 32)]
     assert sizes == [256, 256, 128, 128]
     assert SwitchResources("s", large).job_size(None, 512, 16).slots == 512
     assert SwitchResources("s", large, slots=512).job_size(None, None, 16).slots == 512
