@@ -1,4 +1,4 @@
-"""Ranks that share cores and poll: none waits beside others on one core while another core has fewer."""
+"""Ranks that share cores and poll: none waits on a core where another has at least two fewer."""
 
 from __future__ import annotations
 

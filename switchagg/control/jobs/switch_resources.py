@@ -110,11 +110,12 @@ class SwitchResources:
         Raises `AdmissionError` if the switch could not carry the job even then.
         """
         capacity = self.capacity
+        words = self.default.words if words is None else words
         if slots is None:
             slots = self.default.slots
             if self.slots is None:
-                slots = min(slots, default_shape(capacity.words, workers)[1])
-        found = JobSize(slots, self.default.words if words is None else words)
+                slots = min(slots, default_shape(words, workers)[1])
+        found = JobSize(slots, words)
         if capacity.exact_words is not None and found.words != capacity.exact_words:
             raise AdmissionError(
                 f"words is {found.words}; accepted: {capacity.exact_words}, "

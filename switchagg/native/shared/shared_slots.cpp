@@ -237,12 +237,16 @@ SharedSlots::Crowd SharedSlots::crowd(int core, std::span<const int> cores) cons
     if (at == static_cast<uint32_t>(core) && seat.asleep.load(std::memory_order_relaxed) == 0) ++awake;
   }
   Crowd found{workers[core] <= 1, -1};
-  uint32_t least = std::max(awake, 1u) - 1;
-  for (const int other : cores) {
-    if (static_cast<size_t>(other) >= kCores || workers[other] >= least) continue;
+  if (awake < 2) return found;
+  uint32_t least = awake - 1;
+  const auto behind = std::upper_bound(cores.begin(), cores.end(), core);
+  const auto look = [&](int other) {
+    if (static_cast<size_t>(other) >= kCores || workers[other] >= least) return;
     found.emptier = other;
     least = workers[other];
-  }
+  };
+  std::for_each(behind, cores.end(), look);
+  std::for_each(cores.begin(), behind, look);
   return found;
 }
 

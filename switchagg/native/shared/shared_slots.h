@@ -144,9 +144,10 @@ class SharedSlots {
   void note_core(uint32_t worker, int core) const;
   struct Crowd {
     bool alone = false;  // no other worker waited last on this core
-    int emptier = -1;    // the core on which the fewest did, if at least two more are awake on this one
+    int emptier = -1;    // another, on which at least two fewer waited last than are awake on this one; of several with the fewest
+                         // the next one behind it
   };
-  // Looks at this core, and for an emptier one among `cores`.
+  // Of this core, and among `cores`, which are in order.
   Crowd crowd(int core, std::span<const int> cores) const;
   // Wakes all that sleep. Returns their number.
   uint32_t wake_all() const;

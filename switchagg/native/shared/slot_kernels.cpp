@@ -70,8 +70,10 @@ inline void combine_all(uint8_t* to, const uint8_t* const* from, size_t count, s
   size_t at = 0;
   for (; at + kStrip <= words; at += kStrip) {
     const uint8_t* next = from[0] + 4 * at;
-    __builtin_prefetch(to + 4 * at + kAhead, 1);
-    __builtin_prefetch(to + 4 * at + kAhead + 64, 1);
+    if (4 * at + kAhead < 4 * words) {
+      __builtin_prefetch(to + 4 * at + kAhead, 1);
+      __builtin_prefetch(to + 4 * at + kAhead + 64, 1);
+    }
     for (size_t k = 0; k < count; ++k) {
       __builtin_prefetch(from[k] + 4 * at + kAhead);
       __builtin_prefetch(from[k] + 4 * at + kAhead + 64);

@@ -79,7 +79,7 @@ bool SlotsPort::there() const {
 // Moves this thread to a core with fewer workers. Those that poll are always runnable, and among cores of which none is idle the
 // kernel evens threads out only after tens of milliseconds. In a virtual machine it also wakes a thread on the core of whoever wakes
 // it: a core that sleeps there looks like one that its host has taken away.
-// Returns whether it is alone on its core.
+// Returns whether no other worker of the job waited last on this core.
 bool SlotsPort::spread() {
   const int core = sched_getcpu();
   slots_.note_core(worker_, core);
@@ -101,7 +101,8 @@ bool SlotsPort::spread() {
   CPU_SET(to, &one);
   slots_.note_core(worker_, to);  // before another worker of this core can look
   if (sched_setaffinity(0, sizeof one, &one) != 0) return false;
-  sched_setaffinity(0, sizeof allowed, &allowed);
+  cpu_set_t found;  // another mask, if somebody else has set one meanwhile
+  if (sched_getaffinity(0, sizeof found, &found) != 0 || CPU_EQUAL(&found, &one)) sched_setaffinity(0, sizeof allowed, &allowed);
   ++counters_.core_moves;
   return false;
 }
@@ -120,8 +121,9 @@ bool SlotsPort::ended() {
 bool SlotsPort::wait(int64_t timeout_ns) {
   if (woken()) return true;
   if (timeout_ns == 0) return there();
-  const bool alone = spread();  // polling then takes time from no worker, and a wake-up costs more
-  if (link::busy_poll(alone || busy_poll_, [this] { return there(); })) return true;
+  const bool alone = spread() && first_ < pending_.size();  // polling then takes time from no worker, and a wake-up costs more
+  const auto there_or_woken = [this] { return there() || woken(); };
+  if (link::busy_poll(alone || busy_poll_, there_or_woken)) return true;
   std::atomic<uint32_t>& asleep = slots_.asleep(worker_);
   const int64_t look_around = first_ == pending_.size() ? kLookAroundIdle : kLookAround;
   for (int64_t left = timeout_ns;;) {

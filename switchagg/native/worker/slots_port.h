@@ -59,8 +59,9 @@ class SlotsPort : public Port {
   std::vector<Pending> pending_;  // in the order of sending, from first_ on
   size_t first_ = 0;
   std::vector<std::pair<uint32_t, Effect>> completed_;  // of rounds whose packets are sent next
-  std::vector<int> cores_;  // that this thread may use
-  int64_t may_look_ = 0, may_move_ = 0;  // at the cores, and to another one, from then on
+  std::vector<int> cores_;  // that the thread which looked last may use, in order
+  int64_t may_look_ = 0;    // the next look at them
+  int64_t may_move_ = 0;    // the next move to another core
   bool busy_poll_ = false;
   bool ended_ = false;  // the switch is gone; what the workers do among themselves is still valid
   uint64_t waits_ = 0;  // only the driver's; other threads read counters_ between its waits

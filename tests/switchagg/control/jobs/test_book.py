@@ -426,6 +426,7 @@ def test_defaults_fit_the_switch() -> None:
     sizes = [SwitchResources("s", large).job_size(None, None, n).slots for n in (2, 15, 16, 32)]
     assert sizes == [256, 256, 128, 128]
     assert SwitchResources("s", large).job_size(None, 512, 16).slots == 512
+    assert SwitchResources("s", large).job_size(352, None, 16).slots == 256
     assert SwitchResources("s", large, slots=512).job_size(None, None, 16).slots == 512
     with pytest.raises(UsageError, match="words is 365"):
         defaults(Capacity(64, 364, 1 << 20), words=365)
