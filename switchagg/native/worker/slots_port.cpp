@@ -103,7 +103,7 @@ bool SlotsPort::spread() {
   if (sched_setaffinity(0, sizeof one, &one) != 0) return false;
   cpu_set_t found;  // another mask, if somebody else has set one meanwhile
   if (sched_getaffinity(0, sizeof found, &found) != 0 || CPU_EQUAL(&found, &one)) sched_setaffinity(0, sizeof allowed, &allowed);
-  ++counters_.core_moves;
+  ++moves_;
   return false;
 }
 
@@ -142,6 +142,7 @@ bool SlotsPort::wait(int64_t timeout_ns) {
 
 void SlotsPort::receive(std::vector<Received>& into) {
   counters_.receive_calls = waits_;
+  counters_.core_moves = moves_;
   if (ended_) ++counters_.refused;  // at each call, as for packets to a closed UDP port
   const size_t most = slots_.shape().workers < kMany ? kTake : kTakeOfMany;
   size_t looked = 0, taken = 0;

@@ -64,7 +64,7 @@ class SlotsPort : public Port {
   int64_t may_move_ = 0;    // the next move to another core
   bool busy_poll_ = false;
   bool ended_ = false;  // the switch is gone; what the workers do among themselves is still valid
-  uint64_t waits_ = 0;  // only the driver's; other threads read counters_ between its waits
+  uint64_t waits_ = 0, moves_ = 0;  // only the driver's; other threads read counters_ between its waits
   PortCounters counters_;
 };
 
