@@ -77,8 +77,8 @@ bool SlotsPort::there() const {
 }
 
 // Moves this thread to a core with fewer workers. Those that poll are always runnable, and among cores of which none is idle the
-// kernel evens threads out only after tens of milliseconds. In a virtual machine it also wakes a thread on the core of whoever wakes
-// it: a core that sleeps there looks like one that its host has taken away.
+// kernel evens threads out only after tens of milliseconds. In a virtual machine it was also seen to wake a thread on the core of
+// whoever woke it, while its own slept.
 // Returns whether no other worker of the job waited last on this core.
 bool SlotsPort::spread() {
   const int core = sched_getcpu();
