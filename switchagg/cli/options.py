@@ -18,7 +18,6 @@ from switchagg.rules.planner import (
     LARGE_SLOTS,
     LARGE_WORDS,
     MANY_WORKERS,
-    SLOTS_OF_MANY,
 )
 from switchagg.rules.switch import MAX_THREADS
 
@@ -166,7 +165,7 @@ def add_job_size_options(parser: argparse.ArgumentParser) -> None:
         type=int,
         metavar="P",
         help=f"of jobs that ask for none ({DEFAULT_SLOTS}; with large packets {LARGE_SLOTS}, or "
-        f"{SLOTS_OF_MANY} from {MANY_WORKERS} workers on)",
+        f"half if the ranks share them in memory, and half from {MANY_WORKERS} ranks on)",
     )
     parser.add_argument(
         "--words",

@@ -18,9 +18,8 @@ DEFAULT_SLOTS: Final = 512  # P: a window of 256 packets, 365 KB
 # a window of 128 packets, 1 MB, outlasts the turn of another worker on the same core.
 LARGE_WORDS: Final = 2032
 LARGE_SLOTS: Final = 256
-# Of many workers fewer, since the records of all of them are added up from the same cache.
+# Half of them where the workers add up the words themselves, in their caches, and half where these are many.
 MANY_WORKERS: Final = 16
-SLOTS_OF_MANY: Final = 128
 DEFAULT_BLOCK: Final = 64  # B, elements
 MAX_BLOCK: Final = 65536
 LANE_BITS: Final = (64, 32, 16, 8)
@@ -31,18 +30,19 @@ _LANES_AT: Final = 20
 _BLOCK: Final = (1 << 17) - 1
 
 
-def default_shape(max_words: int, workers: int = 1) -> tuple[int, int]:
+def default_shape(max_words: int, workers: int = 1, *, shared: bool = False) -> tuple[int, int]:
     """K and P of a job whose ranks ask for nothing.
 
     Args:
         max_words: most words a packet that the switch's interface can carry.
         workers: of the job.
+        shared: they share its slots in memory.
 
     Returns:
         (words a packet, slots).
     """
     if max_words >= LARGE_WORDS:
-        return LARGE_WORDS, SLOTS_OF_MANY if workers >= MANY_WORKERS else LARGE_SLOTS
+        return LARGE_WORDS, LARGE_SLOTS >> shared >> (workers >= MANY_WORKERS)
     return min(DEFAULT_WORDS, max_words), DEFAULT_SLOTS
 
 

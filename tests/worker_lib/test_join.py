@@ -19,6 +19,7 @@ import psutil
 import pytest
 
 import worker_lib
+from switchagg.computer import memory_identity
 from switchagg.control.client import ControllerClient
 from switchagg.control.embedded import EmbeddedController
 from switchagg.errors import AdmissionError, SwitchError, UsageError
@@ -81,6 +82,29 @@ def test_all_fields(host: EmbeddedController) -> None:
     assert states(host.url) == {0: "left", 1: "joined"}
     one.leave()
     assert ControllerClient(host.url).slots()["free"] == 4096
+
+
+def test_slots_in_memory_are_fewer_unless_asked_for() -> None:
+    mine = memory_identity()
+
+    def slots(url: str, *memories: str, **options: Any) -> set[tuple[int, bool]]:
+        def one(rank: int) -> Membership:
+            port, memory = 41000 + rank, memories[rank]
+            return join(url, "a", rank, 2, "127.0.0.1", port, timeout=60, memory=memory, **options)
+
+        with ThreadPoolExecutor(2) as pool:
+            members = list(pool.map(one, range(2)))
+        for member in members:
+            member.leave()
+        return {(member.slots, member.shared) for member in members}
+
+    with EmbeddedController() as host:
+        assert slots(host.url, mine, mine) == {(128, True)}
+        assert slots(host.url, mine, "") == slots(host.url, "", "") == {(256, False)}
+        assert slots(host.url, mine, mine, touch=False) == {(256, False)}
+        assert slots(host.url, mine, mine, slots=256) == {(256, True)}
+    with EmbeddedController(slots=512) as host:
+        assert slots(host.url, mine, mine) == {(512, True)}
 
 
 def test_events_of_the_stream(host: EmbeddedController) -> None:

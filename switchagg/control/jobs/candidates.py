@@ -55,6 +55,12 @@ class PlacementCandidate:
         return self.count * self.size.memory
 
 
+def _memory(requests: Collection[JoinRequest]) -> str:
+    """Returns what identifies the processes with which all can share slots; empty if they cannot."""
+    found = {request.memory if request.touch else "" for request in requests}
+    return found.pop() if len(found) == 1 else ""
+
+
 def match(options: Options, limits: Mapping[str, int], root: str = "") -> dict[str, tuple[int, ...]] | None:
     """Gives every rank one of its switches: the one with the fewest ranks, and `root` only if necessary.
 
@@ -142,14 +148,17 @@ class CandidateFinder:
 
     def _with_members(self, job: Job, coming: JoinRequest | None = None) -> Sequence[PlacementCandidate]:
         words, slots, stripes = job.words, job.slots, job.stripes
+        members = (*job.joined(), *job.back.values())
         options = {
             member.rank: self.switches_of(member.rank, member.endpoint[0], member.request.switch, job.switch)
-            for member in (*job.joined(), *job.back.values())
+            for member in members
         }
+        requests = [member.request for member in members]
         if coming is not None:
             words, slots = words or coming.words, slots or coming.slots
             options[coming.rank] = self.switches_of(coming.rank, coming.address, coming.switch, job.switch)
-        return self.of_members(job.switch, words, slots, options, stripes)
+            requests.append(coming)
+        return self.of_members(job.switch, words, slots, options, stripes, _memory(requests))
 
     # Candidates of any job.
 
@@ -221,15 +230,19 @@ class CandidateFinder:
         slots: int | None,
         options: Options,
         stripes: int = 1,
+        memory: str = "",
     ) -> Sequence[PlacementCandidate]:
-        """Returns the candidates of a job with these members. Raises `AdmissionError` if there are none."""
+        """Returns the candidates of a job with these members. Raises `AdmissionError` if there are none.
+
+        `memory` identifies the processes with which all of them can share slots; empty for none.
+        """
         common = frozenset.intersection(*options.values()) if options else frozenset(self._switches)
         if switch is not None:
             common &= {switch}
         names = [name for name in self._switches if name in common]
         if stripes > 1:
             return [self._striped(names, words, slots, len(options), stripes)]
-        singles, refusals = _each(names, lambda name: self._alone(name, words, slots, len(options)))
+        singles, refusals = _each(names, lambda name: self._alone(name, words, slots, len(options), memory))
         if singles:
             return singles
         roots = [root for root in self.leaves if switch in (None, root)]
@@ -243,8 +256,12 @@ class CandidateFinder:
     def _known(self) -> str:
         return ", ".join(self._switches) or "none, there are no switches"
 
-    def _alone(self, name: str, words: int | None, slots: int | None, workers: int) -> PlacementCandidate:
-        return PlacementCandidate(name, self._switches[name].job_size(words, slots, workers), (name,))
+    def _alone(
+        self, name: str, words: int | None, slots: int | None, workers: int, memory: str = ""
+    ) -> PlacementCandidate:
+        switch = self._switches[name]
+        shared = memory != "" and memory == switch.memory
+        return PlacementCandidate(name, switch.job_size(words, slots, workers, shared=shared), (name,))
 
     def _striped(
         self, names: Sequence[str], words: int | None, slots: int | None, workers: int, stripes: int

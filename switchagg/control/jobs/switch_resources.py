@@ -104,7 +104,9 @@ class SwitchResources:
         """True while it cannot be reached, after it was, or after an attempt to."""
         return not self.up and self.why != UNREACHED
 
-    def job_size(self, words: int | None, slots: int | None, workers: int = 1) -> JobSize:
+    def job_size(
+        self, words: int | None, slots: int | None, workers: int = 1, *, shared: bool = False
+    ) -> JobSize:
         """Returns the size of a job on this switch while it is empty, with defaults for None.
 
         Raises `AdmissionError` if the switch could not carry the job even then.
@@ -114,7 +116,7 @@ class SwitchResources:
         if slots is None:
             slots = self.default.slots
             if self.slots is None:
-                slots = min(slots, default_shape(words, workers)[1])
+                slots = min(slots, default_shape(words, workers, shared=shared)[1])
         found = JobSize(slots, words)
         if capacity.exact_words is not None and found.words != capacity.exact_words:
             raise AdmissionError(

@@ -226,9 +226,18 @@ void SharedSlots::note_core(uint32_t worker, int core) const {
   if (noted.load(std::memory_order_relaxed) != now) noted.store(now, std::memory_order_relaxed);
 }
 
-SharedSlots::Crowd SharedSlots::crowd(int core, std::span<const int> cores) const {
+bool SharedSlots::others_work(uint32_t worker) const {
+  const Seat& own = head_->seats[worker];
+  const uint32_t core = own.core.load(std::memory_order_relaxed);
+  return std::any_of(head_->seats.begin(), head_->seats.begin() + shape_.workers, [&](const Seat& seat) {
+    return &seat != &own && seat.core.load(std::memory_order_relaxed) == core &&
+           !(seat.asleep.load(std::memory_order_relaxed) | seat.polls.load(std::memory_order_relaxed));
+  });
+}
+
+int SharedSlots::emptier(int core, std::span<const int> cores) const {
+  if (core < 0 || static_cast<size_t>(core) >= kCores) return -1;
   std::array<uint8_t, kCores> workers{};
-  if (core < 0 || static_cast<size_t>(core) >= kCores) return {};
   uint32_t awake = 0;
   for (uint32_t i = 0; i < shape_.workers; ++i) {
     const Seat& seat = head_->seats[i];
@@ -236,13 +245,13 @@ SharedSlots::Crowd SharedSlots::crowd(int core, std::span<const int> cores) cons
     if (at < kCores) ++workers[at];
     if (at == static_cast<uint32_t>(core) && seat.asleep.load(std::memory_order_relaxed) == 0) ++awake;
   }
-  Crowd found{workers[core] <= 1, -1};
-  if (awake < 2) return found;
+  if (awake < 2) return -1;
   uint32_t least = awake - 1;
+  int found = -1;
   const auto behind = std::upper_bound(cores.begin(), cores.end(), core);
   const auto look = [&](int other) {
     if (static_cast<size_t>(other) >= kCores || workers[other] >= least) return;
-    found.emptier = other;
+    found = other;
     least = workers[other];
   };
   std::for_each(behind, cores.end(), look);

@@ -142,13 +142,12 @@ class SharedSlots {
   std::atomic<uint32_t>& asleep(uint32_t worker) const { return head_->seats[worker].asleep; }
   // Notes the core on which a worker runs.
   void note_core(uint32_t worker, int core) const;
-  struct Crowd {
-    bool alone = false;  // no other worker waited last on this core
-    int emptier = -1;    // another, on which at least two fewer waited last than are awake on this one; of several with the fewest
-                         // the next one behind it
-  };
-  // Of this core, and among `cores`, which are in order.
-  Crowd crowd(int core, std::span<const int> cores) const;
+  std::atomic<uint32_t>& polls(uint32_t worker) const { return head_->seats[worker].polls; }
+  // Another worker that waited last on this one's core neither sleeps nor polls.
+  bool others_work(uint32_t worker) const;
+  // Another of `cores`, which are in order, on which at least two workers fewer waited last than are awake on `core`; of several with
+  // the fewest the next one behind it. -1: none.
+  int emptier(int core, std::span<const int> cores) const;
   // Wakes all that sleep. Returns their number.
   uint32_t wake_all() const;
   static void wake(std::atomic<uint32_t>& word);
@@ -162,7 +161,7 @@ class SharedSlots {
  private:
   struct Seat {
     alignas(128) std::atomic<uint32_t> wake_ups;
-    std::atomic<uint32_t> asleep;
+    std::atomic<uint32_t> asleep, polls;
     std::atomic<uint32_t> core;  // 1 + the number of the one on which the worker waited last; 0: not known
     uint32_t bit;
     alignas(64) Counts counts;

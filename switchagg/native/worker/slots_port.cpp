@@ -21,6 +21,7 @@ constexpr size_t kTake = 16, kTakeOfMany = 8;
 constexpr uint32_t kMany = 8;
 constexpr size_t kSlotsAhead = 4;  // so many are prefetched
 constexpr size_t kLook = 16;  // packets without RESULT that are passed over: more of them are rarely out of order
+constexpr int64_t kPoll = 200'000;  // on a core on which no other worker has work: about the turn of another worker on another core
 constexpr int64_t kMovePause = 10'000'000;  // between two moves to another core, of which the kernel may undo one
 // Then a worker looks: is the switch there, and was a wake-up missed, as where its sender died? Idle, it asks the first alone.
 constexpr int64_t kLookAround = 100'000'000, kLookAroundIdle = 1'000'000'000;
@@ -79,11 +80,11 @@ bool SlotsPort::there() const {
 // Moves this thread to a core with fewer workers. Those that poll are always runnable, and among cores of which none is idle the
 // kernel evens threads out only after tens of milliseconds. In a virtual machine it was also seen to wake a thread on the core of
 // whoever woke it, while its own slept.
-// Returns whether no other worker of the job waited last on this core.
-bool SlotsPort::spread() {
+void SlotsPort::spread() {
   const int core = sched_getcpu();
   slots_.note_core(worker_, core);
   const int64_t now = now_ns();
+  if (now < may_move_) return;
   cpu_set_t allowed;
   if (now >= may_look_) {
     may_look_ = now + kMovePause;
@@ -92,19 +93,18 @@ bool SlotsPort::spread() {
       for (int each = 0; each < CPU_SETSIZE; ++each)
         if (CPU_ISSET(each, &allowed)) cores_.push_back(each);
   }
-  const auto [alone, to] = slots_.crowd(core, cores_);
-  if (to < 0 || now < may_move_) return alone;
+  const int to = slots_.emptier(core, cores_);
+  if (to < 0) return;
   may_move_ = now + kMovePause;
-  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0 || !CPU_ISSET(to, &allowed)) return false;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0 || !CPU_ISSET(to, &allowed)) return;
   cpu_set_t one;
   CPU_ZERO(&one);
   CPU_SET(to, &one);
   slots_.note_core(worker_, to);  // before another worker of this core can look
-  if (sched_setaffinity(0, sizeof one, &one) != 0) return false;
+  if (sched_setaffinity(0, sizeof one, &one) != 0) return;
   cpu_set_t found;  // another mask, if somebody else has set one meanwhile
   if (sched_getaffinity(0, sizeof found, &found) != 0 || CPU_EQUAL(&found, &one)) sched_setaffinity(0, sizeof allowed, &allowed);
   ++moves_;
-  return false;
 }
 
 bool SlotsPort::woken() {
@@ -114,16 +114,31 @@ bool SlotsPort::woken() {
 
 bool SlotsPort::ended() {
   pollfd fds{socket_.get(), POLLRDHUP, 0};
-  if (!ended_ && poll(&fds, 1, 0) > 0) ended_ = true;
+  if (!ended_ && ::poll(&fds, 1, 0) > 0) ended_ = true;
   return ended_;
+}
+
+// Yields the processor until something is there, as long as no other worker of this core has work, or this one waits for little.
+bool SlotsPort::poll() {
+  std::atomic<uint32_t>& polls = slots_.polls(worker_);
+  polls.store(1, std::memory_order_relaxed);
+  bool found = there() || woken();
+  for (const int64_t begun = now_ns(); !found;) {
+    sched_yield();
+    found = there() || woken();
+    const int64_t spent = now_ns() - begun;
+    if (busy_poll_ && spent < link::kBusyPollNs) continue;
+    if (spent >= kPoll || first_ == pending_.size() || slots_.others_work(worker_)) break;
+  }
+  polls.store(0, std::memory_order_relaxed);
+  return found;
 }
 
 bool SlotsPort::wait(int64_t timeout_ns) {
   if (woken()) return true;
   if (timeout_ns == 0) return there();
-  const bool alone = spread() && first_ < pending_.size();  // polling then takes time from no worker, and a wake-up costs more
-  const auto there_or_woken = [this] { return there() || woken(); };
-  if (link::busy_poll(alone || busy_poll_, there_or_woken)) return true;
+  spread();
+  if (poll()) return true;
   std::atomic<uint32_t>& asleep = slots_.asleep(worker_);
   const int64_t look_around = first_ == pending_.size() ? kLookAroundIdle : kLookAround;
   for (int64_t left = timeout_ns;;) {

@@ -45,7 +45,8 @@ class SlotsPort : public Port {
     bool received;
   };
   bool there() const;
-  bool spread();
+  void spread();
+  bool poll();
   bool woken();
   bool ended();
 
