@@ -25,8 +25,9 @@ _F = TypeVar("_F")
 MODELS: Final = ("dense", "embedding", "sparse")
 SYSTEMS: Final = (
     "gloo", "gloo-fp16", "switchagg", "switchagg-16", "switchagg-8", "switchagg-16-ef", "switchagg-8-ef",
-    "none",
+    "barrier", "none",
 )  # fmt: skip
+APART: Final = ("barrier", "none")  # systems under which every rank keeps its own gradients
 DEVICES: Final = ("cpu", "cuda")
 MAX_WORKERS: Final = 32
 
@@ -40,7 +41,8 @@ class DdpSettings:
         models: of `MODELS`: all layers dense; a large embedding with a dense gradient that is nearly all
             zeros; the same embedding with a sparse gradient.
         systems: of `SYSTEMS`; the numbers are bits a lane, "ef" is error feedback, "none" exchanges nothing
-            and so shows what a step costs besides.
+            and so shows what a step costs besides, and "barrier" exchanges nothing but waits once a step for
+            all ranks, as every exchange has to.
         steps: a round. repeat: timed rounds of each system, in turns. warmup: rounds before them.
         parameters: of the model, about.
         batch: samples a rank and step.
@@ -100,7 +102,7 @@ class Figures:
         bytes_sent: by each rank and step, UDP payload or its like through shared memory; 0 for gloo, which
             does not count.
         same: True if all ranks had the same parameters to the bit at the end; None where they exchanged
-            nothing.
+            no gradients.
         loss: of rank 0, at the end.
     """
 
@@ -184,7 +186,8 @@ comm. ms  a step: while at least one bucket was under way; it overlaps with the 
 added ms  what a step takes longer than with "none": communication as training feels it
 sent MB   by each rank and step
 same      whether all ranks had the same parameters to the bit at the end
-none      exchanges nothing: its steps/s are what no system can pass"""
+none      exchanges nothing: its steps/s are what no system can pass
+barrier   exchanges nothing, but waits once a step for all ranks: the least that an exchange adds"""
 
 
 def _row(figures: Figures, gloo: Figures | None, none: Figures | None) -> tuple[str, ...]:
@@ -194,7 +197,7 @@ def _row(figures: Figures, gloo: Figures | None, none: Figures | None) -> tuple[
     times, share, added_share = "-", "-", "-"
     if gloo is not None:
         times = f"{_rate(figures) / _rate(gloo):.2f}"
-        if figures.system != "none":
+        if figures.system not in APART:
             share = f"{communication / statistics.median(gloo.communication_seconds):.2f}"
         if added is not None and (theirs := _added(gloo, none)) is not None and theirs > 0:
             added_share = f"{added / theirs:.2f}"

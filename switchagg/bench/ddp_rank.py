@@ -6,8 +6,10 @@ a line of JSON for each system on each model.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import math
+import mmap
 import os
 import sys
 import threading
@@ -23,7 +25,7 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
-from switchagg.bench.ddp import DdpSettings
+from switchagg.bench.ddp import APART, DdpSettings
 
 _S = TypeVar("_S")
 _WIDTH = 32  # of an embedding's row
@@ -96,8 +98,37 @@ class Clock:
                 self.seconds += time.perf_counter() - self._since
 
 
-def _exchange_nothing(_state: Any, bucket: Any) -> Any:
-    """A communication hook that leaves every rank its own gradients."""
+class Barrier:
+    """A barrier of the C library between all ranks, in memory that they share. All of them make it."""
+
+    def __init__(self) -> None:
+        memory = os.memfd_create("barrier") if dist.get_rank() == 0 else -1
+        where = [f"/proc/{os.getpid()}/fd/{memory}"]
+        if memory >= 0:
+            os.ftruncate(memory, mmap.PAGESIZE)
+        dist.broadcast_object_list(where)
+        with open(where[0], "r+b") as file:
+            self._mapped = mmap.mmap(file.fileno(), mmap.PAGESIZE)
+        self._at = ctypes.byref(ctypes.c_char.from_buffer(self._mapped))
+        self._library = ctypes.CDLL(None)
+        if memory >= 0:
+            kind, process_shared = ctypes.c_long(), 1
+            self._library.pthread_barrierattr_init(ctypes.byref(kind))
+            self._library.pthread_barrierattr_setpshared(ctypes.byref(kind), process_shared)
+            self._library.pthread_barrier_init(self._at, ctypes.byref(kind), dist.get_world_size())
+        dist.barrier()
+        if memory >= 0:
+            os.close(memory)
+
+    def wait(self) -> None:
+        """Waits for all ranks."""
+        self._library.pthread_barrier_wait(self._at)
+
+
+def _exchange_nothing(barrier: Barrier | None, bucket: Any) -> Any:
+    """A communication hook that leaves every rank its own gradients; a barrier waits for the others."""
+    if barrier is not None and bucket.is_last():
+        barrier.wait()
     future: Any = torch.futures.Future()
     future.set_result(bucket.buffer())
     return future
@@ -126,8 +157,9 @@ class Trainer:
                 error_feedback="ef" in how,
                 timeout=timedelta(seconds=settings.timeout),
             )
-        elif system == "none":
+        elif system in APART:
             hook = _exchange_nothing
+            self.state = Barrier() if system == "barrier" else None
         elif system == "gloo-fp16" and model != "sparse":
             hook = default_hooks.fp16_compress_hook
         else:
@@ -182,17 +214,19 @@ class Trainer:
         digests: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(digests, digest)
         steps = self.settings.steps * (self.settings.repeat + self.settings.warmup)
-        sent = self.state.session.stats()["bytes_sent"] / steps if self.state is not None else 0.0
+        sent = (
+            self.state.session.stats()["bytes_sent"] / steps if self.system.startswith("switchagg") else 0.0
+        )
         return {
             "workers": dist.get_world_size(), "model": model, "system": self.system,
             "steps_per_second": self.rates, "communication_seconds": self.communication,
             "bytes_sent": sent, "loss": self.loss,
-            "same": None if self.system == "none" else len(set(digests)) == 1,
+            "same": None if self.system in APART else len(set(digests)) == 1,
         }  # fmt: skip
 
     def close(self) -> None:
         """Leaves the switch."""
-        if self.state is not None:
+        if self.system.startswith("switchagg"):
             self.state.close()
 
 

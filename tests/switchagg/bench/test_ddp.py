@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from switchagg.bench import ddp
-from switchagg.bench.ddp import DdpSettings, Figures
+from switchagg.bench.ddp import APART, DdpSettings, Figures
 from switchagg.errors import UsageError
 
 
@@ -21,17 +21,17 @@ def test_a_small_run(tmp_path: Path) -> None:
         [
             sys.executable, "-m", "switchagg.cli.main", "bench", "ddp", "--workers", "2", "--steps", "2",
             "--repeat", "1", "--warmup", "0", "--parameters", "20000", "--json", str(figures),
-            "--system", "gloo,gloo-fp16,switchagg,switchagg-16-ef,switchagg-8,none",
+            "--system", "gloo,gloo-fp16,switchagg,switchagg-16-ef,switchagg-8,barrier,none",
         ],
         capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     runs = json.loads(figures.read_text())["runs"]
-    assert len(runs) == 18
+    assert len(runs) == 21
     assert all(run["steps_per_second"][0] > 0 for run in runs)
-    assert all(run["same"] is (None if run["system"] == "none" else True) for run in runs)
+    assert all(run["same"] is (None if run["system"] in APART else True) for run in runs)
     assert all(bool(run["bytes_sent"]) == run["system"].startswith("switchagg") for run in runs)
-    assert len(done.stdout.split("\n\n")[0].splitlines()) == 19
+    assert len(done.stdout.split("\n\n")[0].splitlines()) == 22
     assert "NO" not in done.stdout.split("\n\n")[0]
 
 

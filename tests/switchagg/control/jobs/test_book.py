@@ -425,8 +425,6 @@ def test_defaults_fit_the_switch() -> None:
     large = Capacity(slots=65536, words=16000, memory=1 << 30)
     sizes = [SwitchResources("s", large).job_size(None, None, n).slots for n in (2, 15, 16, 32)]
     assert sizes == [256, 256, 128, 128]
-    sizes = [SwitchResources("s", large).job_size(None, None, n, shared=True).slots for n in (2, 15, 16, 32)]
-    assert sizes == [128, 128, 64, 64]
     assert SwitchResources("s", large).job_size(None, 512, 16).slots == 512
     assert SwitchResources("s", large).job_size(352, None, 16).slots == 256
     assert SwitchResources("s", large, slots=512).job_size(None, None, 16).slots == 512

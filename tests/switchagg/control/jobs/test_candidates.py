@@ -55,6 +55,22 @@ def options(pool: SwitchPool, *addresses: str, within: str | None = None) -> dic
     }
 
 
+def test_who_shares_slots_in_memory_has_fewer() -> None:
+    def size(workers: int, memory: str, words: int | None = None, slots: int | None = None) -> JobSize:
+        made = SwitchResources("s", Capacity(4096, 16_372, 1 << 30), slots=slots)
+        made.up, made.memory = True, "here"
+        pool = SwitchPool([made])
+        ways = options(pool, *["10.0.0.1"] * workers)
+        (found,) = find(pool).of_members(None, words, None, ways, memory=memory)
+        return found.size
+
+    assert [size(n, "here") for n in (2, 15, 16)] == [JobSize(slots, 2032) for slots in (128, 128, 64)]
+    assert [size(n, "there") for n in (2, 15, 16)] == [JobSize(slots, 2032) for slots in (256, 256, 128)]
+    assert size(2, "") == JobSize(256, 2032)
+    assert size(2, "here", words=352) == JobSize(256, 352)
+    assert size(2, "here", slots=512) == JobSize(512, 2032)
+
+
 def _by_hand(ways: dict[int, frozenset[str]], limits: dict[str, int]) -> bool:
     choices = [sorted(names & limits.keys()) for names in ways.values()]
     return any(
