@@ -95,8 +95,9 @@ def connect(
         join_timeout: seconds to wait for the other ranks; `timeout` by default.
         words: 32-bit words a packet (K, at least 16).
         slots: of the job on the switch (P, a power of two). Of both, the first rank that asks decides; by
-            default 352 and 512 on Ethernet, 2,032 and 256 (128 from 16 ranks on, on one switch) where the
-            switch's interface takes larger packets, as loopback does.
+            default 352 and 512 on Ethernet, 2,032 and 256 where the switch's interface takes larger packets,
+            as loopback does; on one switch these 256 are halved for ranks that share them in memory, unless
+            the job was created before, and halved again from 16 ranks on.
         transport: ``"shm"``: packets through memory shared with a switch on this host; ``"slots"``: slots
             that all ranks share there (docs/using.md), or packets where they cannot; ``"udp"``; ``"xdp"``:
             AF_XDP on the interface of `address`, or UDP and a warning; ``"dpdk"``: DPDK, as SWITCHAGG_DPDK

@@ -187,7 +187,7 @@ added ms  what a step takes longer than with "none": communication as training f
 sent MB   by each rank and step
 same      whether all ranks had the same parameters to the bit at the end
 none      exchanges nothing: its steps/s are what no system can pass
-barrier   exchanges nothing, but waits once a step for all ranks: the least that an exchange adds"""
+barrier   exchanges nothing, but waits once a step for all ranks, at a barrier of the C library"""
 
 
 def _row(figures: Figures, gloo: Figures | None, none: Figures | None) -> tuple[str, ...]:

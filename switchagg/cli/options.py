@@ -165,7 +165,7 @@ def add_job_size_options(parser: argparse.ArgumentParser) -> None:
         type=int,
         metavar="P",
         help=f"of jobs that ask for none ({DEFAULT_SLOTS}; with large packets {LARGE_SLOTS}, or "
-        f"half if the ranks share them in memory, and half from {MANY_WORKERS} ranks on)",
+        f"halved if the ranks share them in memory, and again from {MANY_WORKERS} ranks on)",
     )
     parser.add_argument(
         "--words",

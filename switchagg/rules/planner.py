@@ -18,7 +18,7 @@ DEFAULT_SLOTS: Final = 512  # P: a window of 256 packets, 365 KB
 # a window of 128 packets, 1 MB, outlasts the turn of another worker on the same core.
 LARGE_WORDS: Final = 2032
 LARGE_SLOTS: Final = 256
-# Half of them where the workers add up the words themselves, in their caches, and half where these are many.
+# Half of them where the workers add up the words themselves, in their caches; half again for so many workers.
 MANY_WORKERS: Final = 16
 DEFAULT_BLOCK: Final = 64  # B, elements
 MAX_BLOCK: Final = 65536

@@ -55,7 +55,7 @@ class PlacementCandidate:
         return self.count * self.size.memory
 
 
-def _memory(requests: Collection[JoinRequest]) -> str:
+def common_memory(requests: Collection[JoinRequest]) -> str:
     """Returns what identifies the processes with which all can share slots; empty if they cannot."""
     found = {request.memory if request.touch else "" for request in requests}
     return found.pop() if len(found) == 1 else ""
@@ -130,7 +130,8 @@ class CandidateFinder:
         try:
             if job.state in UNOPENED and (job.missing or self.independent(job)):
                 words, slots = job.requested("words"), job.requested("slots")
-                return self.of_size(job.switch, words, slots, job.world_size, job.stripes)
+                memory = common_memory([member.request for member in job.members.values()])
+                return self.of_size(job.switch, words, slots, job.world_size, job.stripes, memory)
             return self._with_members(job)
         except AdmissionError:
             return []
@@ -158,7 +159,7 @@ class CandidateFinder:
             words, slots = words or coming.words, slots or coming.slots
             options[coming.rank] = self.switches_of(coming.rank, coming.address, coming.switch, job.switch)
             requests.append(coming)
-        return self.of_members(job.switch, words, slots, options, stripes, _memory(requests))
+        return self.of_members(job.switch, words, slots, options, stripes, common_memory(requests))
 
     # Candidates of any job.
 
@@ -197,11 +198,17 @@ class CandidateFinder:
         return found
 
     def of_size(
-        self, switch: str | None, words: int | None, slots: int | None, workers: int, stripes: int = 1
+        self,
+        switch: str | None,
+        words: int | None,
+        slots: int | None,
+        workers: int,
+        stripes: int = 1,
+        memory: str = "",
     ) -> Sequence[PlacementCandidate]:
         """Returns the candidates of a job with unknown members. None: any switch, default sizes.
 
-        Raises `AdmissionError` if there are none.
+        `memory` is the `common_memory` of those who are known. Raises `AdmissionError` if there are none.
         """
         if stripes > 1:
             return [self._striped(list(self._switches), words, slots, workers, stripes)]
@@ -211,7 +218,7 @@ class CandidateFinder:
         large = [root for root in roots if workers <= self._most_workers(root)]
         trees, _ = _each(large, lambda root: self._tree_of_size(root, words, slots, workers))
         names = list(self._switches) if switch is None else [switch]
-        singles, refusals = _each(names, lambda name: self._alone(name, words, slots, workers))
+        singles, refusals = _each(names, lambda name: self._alone(name, words, slots, workers, memory))
         if singles or trees:
             return [*singles, *trees]
         if not refusals:
@@ -232,9 +239,9 @@ class CandidateFinder:
         stripes: int = 1,
         memory: str = "",
     ) -> Sequence[PlacementCandidate]:
-        """Returns the candidates of a job with these members. Raises `AdmissionError` if there are none.
+        """Returns the candidates of a job with these members, who have this `common_memory`.
 
-        `memory` identifies the processes with which all of them can share slots; empty for none.
+        Raises `AdmissionError` if there are none.
         """
         common = frozenset.intersection(*options.values()) if options else frozenset(self._switches)
         if switch is not None:

@@ -41,7 +41,7 @@ namespace switchagg::link {
 constexpr int64_t kBusyPollNs = 50'000;
 
 // Yields the processor once, or with `repeatedly` for up to kBusyPollNs, until there() is true; returns there(). Only a
-// thread that waits for little, or has its core for itself, should poll repeatedly: it takes the processor from threads with work.
+// thread that waits for little should poll repeatedly: it takes the processor from threads with work.
 template <typename F>
 bool busy_poll(bool repeatedly, F&& there) {
   const int64_t until = repeatedly ? now_ns() + kBusyPollNs : 0;

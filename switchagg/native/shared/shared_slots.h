@@ -142,6 +142,7 @@ class SharedSlots {
   std::atomic<uint32_t>& asleep(uint32_t worker) const { return head_->seats[worker].asleep; }
   // Notes the core on which a worker runs.
   void note_core(uint32_t worker, int core) const;
+  // 1 while a worker looks again and again, and yields its core in between.
   std::atomic<uint32_t>& polls(uint32_t worker) const { return head_->seats[worker].polls; }
   // Another worker that waited last on this one's core neither sleeps nor polls.
   bool others_work(uint32_t worker) const;
@@ -161,9 +162,10 @@ class SharedSlots {
  private:
   struct Seat {
     alignas(128) std::atomic<uint32_t> wake_ups;
-    std::atomic<uint32_t> asleep, polls;
+    std::atomic<uint32_t> asleep;
     std::atomic<uint32_t> core;  // 1 + the number of the one on which the worker waited last; 0: not known
     uint32_t bit;
+    std::atomic<uint32_t> polls;
     alignas(64) Counts counts;
   };
   struct Head {

@@ -21,7 +21,7 @@ constexpr size_t kTake = 16, kTakeOfMany = 8;
 constexpr uint32_t kMany = 8;
 constexpr size_t kSlotsAhead = 4;  // so many are prefetched
 constexpr size_t kLook = 16;  // packets without RESULT that are passed over: more of them are rarely out of order
-constexpr int64_t kPoll = 200'000;  // on a core on which no other worker has work: about the turn of another worker on another core
+constexpr int64_t kPoll = 200'000;  // while no other worker of the core has work: about the turn of one on another core
 constexpr int64_t kMovePause = 10'000'000;  // between two moves to another core, of which the kernel may undo one
 // Then a worker looks: is the switch there, and was a wake-up missed, as where its sender died? Idle, it asks the first alone.
 constexpr int64_t kLookAround = 100'000'000, kLookAroundIdle = 1'000'000'000;
@@ -120,9 +120,10 @@ bool SlotsPort::ended() {
 
 // Yields the processor until something is there, as long as no other worker of this core has work, or this one waits for little.
 bool SlotsPort::poll() {
+  bool found = there() || woken();
+  if (found) return true;
   std::atomic<uint32_t>& polls = slots_.polls(worker_);
   polls.store(1, std::memory_order_relaxed);
-  bool found = there() || woken();
   for (const int64_t begun = now_ns(); !found;) {
     sched_yield();
     found = there() || woken();

@@ -35,6 +35,42 @@ def test_a_small_run(tmp_path: Path) -> None:
     assert "NO" not in done.stdout.split("\n\n")[0]
 
 
+_LATE = """
+import pathlib, sys, time
+import torch.distributed as dist
+from switchagg.bench.ddp_rank import Barrier, left
+
+store, rank, late = sys.argv[1], int(sys.argv[2]), pathlib.Path(sys.argv[1] + ".late")
+dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+barrier = Barrier()
+for _ in range(2):
+    if rank == 1:
+        time.sleep(0.2)
+        late.touch()
+    barrier.wait()
+    if rank == 0:
+        print(late.exists(), flush=True)
+        late.unlink()
+    barrier.wait()
+left()
+"""
+
+
+def test_the_barrier_waits_for_all_ranks(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="torch is not installed (pip install 'switchagg[torch]')")
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", _LATE, str(tmp_path / "store"), str(rank)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    said = [rank.communicate(timeout=100)[0] for rank in ranks]
+    assert said == ["True\nTrue\n", ""]
+    assert [rank.returncode for rank in ranks] == [0, 0]
+
+
 def test_the_table_compares_with_gloo_of_the_same_cell() -> None:
     def figures(
         workers: int, system: str, rate: float, seconds: float, *, same: bool | None = True

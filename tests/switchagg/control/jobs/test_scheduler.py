@@ -10,7 +10,9 @@ import pytest
 from switchagg.control.jobs.effects import AnswerJoin, Install, SaveJob
 from switchagg.control.jobs.records import JobState, Tenant
 from switchagg.control.jobs.scheduler import OVERTAKES
+from switchagg.control.jobs.switch_resources import SwitchResources
 from switchagg.errors import AdmissionError, SwitchError
+from switchagg.rules.switch import Capacity
 from tests.seeds import seed_of_this_run
 from tests.switchagg.control.job_books import (
     ME,
@@ -242,6 +244,16 @@ def test_quotas_of_slots_and_memory() -> None:
     memory = Tenant("small", quota=quota(memory=20_000).quota)
     assert refused(jobs, "a", request(0, slots=16), memory).code == "quota"
     join(jobs, "a", request(0, words=16, slots=16), tenant=memory)
+
+
+def test_quotas_count_the_slots_of_ranks_that_share_them() -> None:
+    jobs = book(SwitchResources("s", Capacity(4096, 16_372, 1 << 30), memory="here"))
+    slots = quota(slots=128)
+    assert refused(jobs, "b", request(0), slots).code == "quota"  # 256
+    zero = join(jobs, "a", request(0, memory="here"), tenant=slots)
+    assert refused(jobs, "a", request(1), slots).code == "quota"
+    join(jobs, "a", request(1, memory="here"), tenant=slots)
+    assert [each.slots for each in zero.job.ranges] == [128]
 
 
 def test_draining_a_job() -> None:
