@@ -40,16 +40,22 @@ namespace switchagg::link {
 // About what sleeping and being woken costs, to both sides.
 constexpr int64_t kBusyPollNs = 50'000;
 
+// Yields the processor until there() is true, which it returns, or go_on() of the nanoseconds so far is not.
+template <typename F, typename G>
+bool yield_while(F&& there, G&& go_on) {
+  const int64_t begun = now_ns();
+  do {
+    sched_yield();
+    if (there()) return true;
+  } while (go_on(now_ns() - begun));
+  return false;
+}
+
 // Yields the processor once, or with `repeatedly` for up to kBusyPollNs, until there() is true; returns there(). Only a
 // thread that waits for little should poll repeatedly: it takes the processor from threads with work.
 template <typename F>
 bool busy_poll(bool repeatedly, F&& there) {
-  const int64_t until = repeatedly ? now_ns() + kBusyPollNs : 0;
-  do {
-    if (there()) return true;
-    sched_yield();
-  } while (repeatedly && now_ns() < until);
-  return there();
+  return there() || yield_while(there, [repeatedly](int64_t spent) { return repeatedly && spent < kBusyPollNs; });
 }
 
 struct Entry {

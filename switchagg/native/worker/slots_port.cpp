@@ -120,17 +120,14 @@ bool SlotsPort::ended() {
 
 // Yields the processor until something is there, as long as no other worker of this core has work, or this one waits for little.
 bool SlotsPort::poll() {
-  bool found = there() || woken();
-  if (found) return true;
+  const auto there_or_woken = [this] { return there() || woken(); };
+  if (there_or_woken()) return true;
   std::atomic<uint32_t>& polls = slots_.polls(worker_);
   polls.store(1, std::memory_order_relaxed);
-  for (const int64_t begun = now_ns(); !found;) {
-    sched_yield();
-    found = there() || woken();
-    const int64_t spent = now_ns() - begun;
-    if (busy_poll_ && spent < link::kBusyPollNs) continue;
-    if (spent >= kPoll || first_ == pending_.size() || slots_.others_work(worker_)) break;
-  }
+  const bool found = link::yield_while(there_or_woken, [this](int64_t spent) {
+    if (busy_poll_ && spent < link::kBusyPollNs) return true;
+    return spent < kPoll && first_ < pending_.size() && !slots_.others_work(worker_);
+  });
   polls.store(0, std::memory_order_relaxed);
   return found;
 }
