@@ -124,11 +124,15 @@ class Barrier:
         """Waits for all ranks."""
         self._library.pthread_barrier_wait(self._at)
 
+    def hook(self, state: Any, bucket: Any) -> Any:
+        """A communication hook that waits for all ranks once a step, and exchanges nothing."""
+        if bucket.is_last():
+            self.wait()
+        return _exchange_nothing(state, bucket)
 
-def _exchange_nothing(barrier: Barrier | None, bucket: Any) -> Any:
-    """A communication hook that leaves every rank its own gradients; a barrier waits for the others."""
-    if barrier is not None and bucket.is_last():
-        barrier.wait()
+
+def _exchange_nothing(_state: Any, bucket: Any) -> Any:
+    """A communication hook that leaves every rank its own gradients."""
     future: Any = torch.futures.Future()
     future.set_result(bucket.buffer())
     return future
@@ -157,9 +161,10 @@ class Trainer:
                 error_feedback="ef" in how,
                 timeout=timedelta(seconds=settings.timeout),
             )
-        elif system in APART:
+        elif system == "barrier":
+            hook = Barrier().hook
+        elif system == "none":
             hook = _exchange_nothing
-            self.state = Barrier() if system == "barrier" else None
         elif system == "gloo-fp16" and model != "sparse":
             hook = default_hooks.fp16_compress_hook
         else:
@@ -214,9 +219,7 @@ class Trainer:
         digests: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(digests, digest)
         steps = self.settings.steps * (self.settings.repeat + self.settings.warmup)
-        sent = (
-            self.state.session.stats()["bytes_sent"] / steps if self.system.startswith("switchagg") else 0.0
-        )
+        sent = self.state.session.stats()["bytes_sent"] / steps if self.state is not None else 0.0
         return {
             "workers": dist.get_world_size(), "model": model, "system": self.system,
             "steps_per_second": self.rates, "communication_seconds": self.communication,
@@ -226,7 +229,7 @@ class Trainer:
 
     def close(self) -> None:
         """Leaves the switch."""
-        if self.system.startswith("switchagg"):
+        if self.state is not None:
             self.state.close()
 
 

@@ -35,7 +35,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from switchagg.control.jobs.candidates import CandidateFinder, common_memory
+from switchagg.control.jobs.candidates import CandidateFinder
 from switchagg.control.jobs.effects import AnswerJoin, Effect, Effects, LogEvent, SendEvent
 from switchagg.control.jobs.failovers import Failovers
 from switchagg.control.jobs.job import UNOPENED, Change, ChangeReason, Generation, Job, Member, list_ranks
@@ -202,9 +202,9 @@ class JobBook:
             if job is not None:
                 words = job.requested("words") if words is None else words
                 slots = job.requested("slots") if slots is None else slots
-            there = () if job is None else [member.request for member in job.members.values()]
+            requests = [*(() if job is None else job.requests), request]
             possible = self.candidates.of_size(
-                None, words, slots, request.world_size, request.stripes, common_memory([*there, request])
+                None, words, slots, request.world_size, request.stripes, requests
             )
             self._quotas.check(tenant, job, possible)
         candidates = self.candidates.with_rank(job, request)

@@ -55,12 +55,6 @@ class PlacementCandidate:
         return self.count * self.size.memory
 
 
-def common_memory(requests: Collection[JoinRequest]) -> str:
-    """Returns what identifies the processes with which all can share slots; empty if they cannot."""
-    found = {request.memory if request.touch else "" for request in requests}
-    return found.pop() if len(found) == 1 else ""
-
-
 def match(options: Options, limits: Mapping[str, int], root: str = "") -> dict[str, tuple[int, ...]] | None:
     """Gives every rank one of its switches: the one with the fewest ranks, and `root` only if necessary.
 
@@ -130,8 +124,7 @@ class CandidateFinder:
         try:
             if job.state in UNOPENED and (job.missing or self.independent(job)):
                 words, slots = job.requested("words"), job.requested("slots")
-                memory = common_memory([member.request for member in job.members.values()])
-                return self.of_size(job.switch, words, slots, job.world_size, job.stripes, memory)
+                return self.of_size(job.switch, words, slots, job.world_size, job.stripes, job.requests)
             return self._with_members(job)
         except AdmissionError:
             return []
@@ -159,7 +152,7 @@ class CandidateFinder:
             words, slots = words or coming.words, slots or coming.slots
             options[coming.rank] = self.switches_of(coming.rank, coming.address, coming.switch, job.switch)
             requests.append(coming)
-        return self.of_members(job.switch, words, slots, options, stripes, common_memory(requests))
+        return self.of_members(job.switch, words, slots, options, stripes, requests)
 
     # Candidates of any job.
 
@@ -204,11 +197,11 @@ class CandidateFinder:
         slots: int | None,
         workers: int,
         stripes: int = 1,
-        memory: str = "",
+        requests: Collection[JoinRequest] = (),
     ) -> Sequence[PlacementCandidate]:
-        """Returns the candidates of a job with unknown members. None: any switch, default sizes.
+        """Returns the candidates of a job of which some members are known. None: any switch, default sizes.
 
-        `memory` is the `common_memory` of those who are known. Raises `AdmissionError` if there are none.
+        Raises `AdmissionError` if there are none.
         """
         if stripes > 1:
             return [self._striped(list(self._switches), words, slots, workers, stripes)]
@@ -218,7 +211,7 @@ class CandidateFinder:
         large = [root for root in roots if workers <= self._most_workers(root)]
         trees, _ = _each(large, lambda root: self._tree_of_size(root, words, slots, workers))
         names = list(self._switches) if switch is None else [switch]
-        singles, refusals = _each(names, lambda name: self._alone(name, words, slots, workers, memory))
+        singles, refusals = _each(names, lambda name: self._alone(name, words, slots, workers, requests))
         if singles or trees:
             return [*singles, *trees]
         if not refusals:
@@ -237,19 +230,16 @@ class CandidateFinder:
         slots: int | None,
         options: Options,
         stripes: int = 1,
-        memory: str = "",
+        requests: Collection[JoinRequest] = (),
     ) -> Sequence[PlacementCandidate]:
-        """Returns the candidates of a job with these members, who have this `common_memory`.
-
-        Raises `AdmissionError` if there are none.
-        """
+        """Returns the candidates of a job with these members. Raises `AdmissionError` if there are none."""
         common = frozenset.intersection(*options.values()) if options else frozenset(self._switches)
         if switch is not None:
             common &= {switch}
         names = [name for name in self._switches if name in common]
         if stripes > 1:
             return [self._striped(names, words, slots, len(options), stripes)]
-        singles, refusals = _each(names, lambda name: self._alone(name, words, slots, len(options), memory))
+        singles, refusals = _each(names, lambda name: self._alone(name, words, slots, len(options), requests))
         if singles:
             return singles
         roots = [root for root in self.leaves if switch in (None, root)]
@@ -264,11 +254,16 @@ class CandidateFinder:
         return ", ".join(self._switches) or "none, there are no switches"
 
     def _alone(
-        self, name: str, words: int | None, slots: int | None, workers: int, memory: str = ""
+        self,
+        name: str,
+        words: int | None,
+        slots: int | None,
+        workers: int,
+        requests: Collection[JoinRequest] = (),
     ) -> PlacementCandidate:
         switch = self._switches[name]
-        shared = memory != "" and memory == switch.memory
-        return PlacementCandidate(name, switch.job_size(words, slots, workers, shared=shared), (name,))
+        size = switch.job_size(words, slots, workers, shared=switch.shares_slots(requests))
+        return PlacementCandidate(name, size, (name,))
 
     def _striped(
         self, names: Sequence[str], words: int | None, slots: int | None, workers: int, stripes: int

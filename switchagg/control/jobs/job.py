@@ -350,11 +350,16 @@ class Job:
         return OnLoss(self.requested("on_loss", OnLoss.fail))
 
     @property
+    def requests(self) -> list[JoinRequest]:
+        """Those of its members."""
+        return [member.request for member in self.members.values()]
+
+    @property
     def touch(self) -> bool:
         """As in `JobEntry`."""
         if self.spec is not None:
             return self.spec.touch
-        return all(member.request.touch for member in self.members.values())
+        return all(request.touch for request in self.requests)
 
     @property
     def words(self) -> int | None:
@@ -378,6 +383,6 @@ class Job:
 
     def requested(self, name: str, default: Any = None) -> Any:
         """Returns an attribute of the spec, or the first that is not None of the ranks' requests."""
-        sources = [member.request for member in self.members.values()] if self.spec is None else [self.spec]
+        sources = self.requests if self.spec is None else [self.spec]
         values = (getattr(source, name) for source in sources)
         return next((value for value in values if value is not None), default)

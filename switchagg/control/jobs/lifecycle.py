@@ -81,8 +81,8 @@ class JobLifecycle:
                 WorkerEntry(bit, member.endpoint[0], member.ports[stripe], member.token)
                 for bit, member in enumerate(here)
             ]
-            memory = self._pool.switches[slot_range.switch].memory
             alone = len(placement.ranges) == 1 and job.touch
+            requests = [member.request for member in here]
             entry = JobEntry(
                 job=job.id,
                 base=slot_range.base,
@@ -92,7 +92,7 @@ class JobLifecycle:
                 workers=(*workers, *leaves),
                 touch=job.touch,
                 parent=parent,
-                shared=alone and memory != "" and all(member.request.memory == memory for member in here),
+                shared=alone and self._pool.switches[slot_range.switch].shares_slots(requests),
             )
             start = self._draw() if stripe else first_seq
             weight = placement.weights[stripe] if placement.stripes else MAX_WEIGHT

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 
-from switchagg.control.jobs.records import SwitchState
+from switchagg.control.jobs.records import JoinRequest, SwitchState
 from switchagg.control.jobs.slot_allocator import SlotAllocator, is_power_of_two
 from switchagg.errors import AdmissionError, UsageError
 from switchagg.rules.planner import default_shape
@@ -103,6 +104,11 @@ class SwitchResources:
     def is_lost(self) -> bool:
         """True while it cannot be reached, after it was, or after an attempt to."""
         return not self.up and self.why != UNREACHED
+
+    def shares_slots(self, requests: Collection[JoinRequest]) -> bool:
+        """Returns True if ranks with these requests can share slots in memory here; False for none."""
+        here = {request.memory if request.touch else "" for request in requests}
+        return self.memory != "" and here == {self.memory}
 
     def job_size(
         self, words: int | None, slots: int | None, workers: int = 1, *, shared: bool = False

@@ -11,6 +11,7 @@ import pytest
 
 from switchagg.control.jobs.candidates import CandidateFinder, PlacementCandidate, match
 from switchagg.control.jobs.job import Placement
+from switchagg.control.jobs.records import JoinRequest
 from switchagg.control.jobs.switch_pool import SwitchPool
 from switchagg.control.jobs.switch_resources import JobSize, SwitchResources
 from switchagg.errors import AdmissionError
@@ -61,7 +62,10 @@ def test_who_shares_slots_in_memory_has_fewer() -> None:
         made.up, made.memory = True, "here"
         pool = SwitchPool([made])
         ways = options(pool, *["10.0.0.1"] * workers)
-        (found,) = find(pool).of_members(None, words, None, ways, memory=memory)
+        requests = [
+            JoinRequest(rank, workers, "10.0.0.1", 1 + rank, memory=memory) for rank in range(workers)
+        ]
+        (found,) = find(pool).of_members(None, words, None, ways, requests=requests)
         return found.size
 
     assert [size(n, "here") for n in (2, 15, 16)] == [JobSize(slots, 2032) for slots in (128, 128, 64)]
