@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,25 +82,24 @@ class Play:
     def job(self, name: str, act: Callable[[list[Talk]], None]) -> list[list[dict[str, Any]]]:
         """Runs a job, something that happens to it, and returns what each worker said."""
         with self.rack.workers(self.server.url, WORKER, name) as processes:
-            talks = [Talk(each) for each in processes]
-            act(talks)
-            for each in talks:
-                each.stop()
-            return [each.rest() for each in talks]
+            return heard(processes, act)
 
 
 class Talk:
-    """The messages of a worker."""
+    """The messages of a worker, read as they come, so that it never waits for a reader."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
         self.said: list[dict[str, Any]] = []
+        self._more = threading.Condition()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def until(self, turns: int) -> None:
-        """Reads until it has done as many turns, or failed."""
-        for each in self._lines():
-            if "error" in each or each["turn"] >= turns:
-                return
+        """Waits until it has done as many turns, or ended."""
+        with self._more:
+            while self._reader.is_alive() and not (self.said and self.said[-1].get("turn", turns) >= turns):
+                self._more.wait(1)
 
     def stop(self) -> None:
         """Tells it to stop after its next turn."""
@@ -112,15 +112,31 @@ class Talk:
 
     def rest(self) -> list[dict[str, Any]]:
         """Everything that it has said, to the end."""
-        for _ in self._lines():
-            pass
+        self._reader.join()
         return self.said
 
-    def _lines(self) -> Iterator[dict[str, Any]]:
+    def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            self.said.append(json.loads(line))
-            yield self.said[-1]
+            with self._more:
+                self.said.append(json.loads(line))
+                self._more.notify()
+
+
+def heard(
+    processes: Sequence[subprocess.Popen[str]], act: Callable[[list[Talk]], None]
+) -> list[list[dict[str, Any]]]:
+    """Returns all that each worker has said after something that happens to them; ends them."""
+    talks = [Talk(each) for each in processes]
+    try:
+        act(talks)
+        for each in talks:
+            each.stop()
+        return [each.rest() for each in talks]
+    finally:
+        for each in talks:
+            each.process.kill()
+            each.rest()
 
 
 def play(engine: str, folder: Path) -> dict[str, Any]:

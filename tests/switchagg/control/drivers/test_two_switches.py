@@ -21,7 +21,7 @@ import pytest
 pytest.importorskip("finsy", reason='needs the extra: pip install "switchagg[p4runtime]"')
 
 from tests.switchagg.control.drivers.model_switch import until
-from tests.switchagg.control.drivers.rack_jobs import WORKER, Talk
+from tests.switchagg.control.drivers.rack_jobs import WORKER, Talk, heard
 
 
 def _free_port() -> int:
@@ -154,11 +154,7 @@ def _work(
         pipe = subprocess.PIPE
         processes.append(subprocess.Popen(line, stdin=pipe, stdout=pipe, text=True, env=own))
     try:
-        talks = [Talk(each) for each in processes]
-        act(talks)
-        for each in talks:
-            each.stop()
-        return [each.rest() for each in talks]
+        return heard(processes, act)
     finally:
         for process in processes:
             process.kill()
@@ -202,20 +198,18 @@ def test_the_controller_is_killed_and_comes_back(site: Site) -> None:
 
 
 def test_a_switch_is_killed_and_its_job_goes_on_at_the_other(site: Site) -> None:
-    seen: dict[str, Any] = {}
-
     def act(talks: list[Talk]) -> None:
         for each in talks:
             each.until(20)
         (job,) = site.get("/v1/jobs")
-        seen["switch"] = job["switch"]
+        (other,) = {"a", "b"} - {job["switch"]}
         site.kill_switch(job["switch"])
+        until(
+            lambda: [(other, "running")] == [(each["switch"], each["state"]) for each in site.get("/v1/jobs")]
+        )
         for each in talks:
             each.until(each.said[-1]["turn"] + 100)
-        (job,) = site.get("/v1/jobs")
-        assert job["switch"] != seen["switch"]
-        assert job["state"] == "running"
-        site.start_switch(seen["switch"])
+        site.start_switch(job["switch"])
         until(lambda: all(each["state"] == "up" for each in site.get("/v1/switches")))
 
     for each in _work(site, "j", 3, act, SWITCHAGG_DEADLINE="60"):
