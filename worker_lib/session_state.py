@@ -304,7 +304,12 @@ class SessionState:
             return (), NO_ANSWER
 
     def late_ranks(self) -> tuple[int, ...] | None:
-        """Asks the switch, through the controller, whose packets it waits for; None where it cannot say."""
+        """Asks the switch, through the controller, whose packets it waits for; None where it cannot say.
+
+        The engine itself knows of sums that need no packets.
+        """
+        if self.engine is not None and (late := self.engine.late):
+            return tuple(rank for rank in range(late.bit_length()) if late >> rank & 1)
         try:
             return None if self.monitor is None else self.monitor.member.awaited(_ASK_TIMEOUT)
         except SwitchAggError:

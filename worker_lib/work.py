@@ -471,14 +471,17 @@ class Work:
             f"{stats['retransmissions']} packets had been sent again",
         ]
         silent = not stats["results"] or state.engine.silence_ns(0) >= timeout / 2 * 1e9
+        refused = any(state.engine.refused)  # by the present switches; those of `stats` by earlier ones too
         # No RESULT any more, and no sign of this rank's packets at the switch: is the path's MTU too small?
-        unseen = silent and not stats["refused"] and (not late or state.rank in late)
+        unseen = silent and not refused and (not late or state.rank in late)
         too_large = unseen and state.small_packets_pass()
         if late == (state.rank,):
             parts.insert(1, "the switch waits for packets of this rank alone, which do not get there")
+        elif late and state.engine.late:
+            parts.insert(1, f"it waits for what {_named(late)} has to add in memory that the ranks share")
         elif late:
             parts.insert(1, f"the switch waits for {_named(late)}, late or unable to reach it")
-        if stats["refused"]:
+        if refused:
             parts.append("the switch's port refuses packets: no switch is running there")
         elif too_large:
             parts.append(self._about_size(certain=late is not None))

@@ -13,17 +13,19 @@ from switchagg.errors import SwitchAggError, WorkerLostError
 WORKERS: Final = 3
 SECONDS: Final = 60.0
 DEADLINE: Final = 3.0  # seconds; a busy computer keeps no process waiting for so long
-# Elements of int32: a packet and less, some packets, more than a window.
-_SIZES: Final = (2, 500, 3000, 60_000, 300_000)
+# A packet and less, some packets, more than a window; of float32, which holds all of these numbers and their
+# sums exactly, the last three are summed without packets.
+_SIZES: Final = (2, 500, 3000, 60_000, 70_000, 300_000)
+_TYPES: Final = (np.int32, np.float32)
 
-_Values = np.ndarray[Any, np.dtype[np.int32]]
+_Values = np.ndarray[Any, np.dtype[Any]]
 
 
-def _values(seed: int, call: int, rank: int, count: int) -> _Values:
+def _values(seed: int, call: int, rank: int, count: int, dtype: Any) -> _Values:
     """Returns the input of a rank: a bit that is its own, then random numbers."""
     drawn = np.random.default_rng([seed, call, rank]).integers(-(2**20), 2**20, count, np.int32)
     drawn[0] = 1 << 8 * rank
-    return drawn
+    return drawn.astype(dtype)
 
 
 def _check(x: _Values, seed: int, call: int, rank: int, members: int) -> None:
@@ -33,7 +35,7 @@ def _check(x: _Values, seed: int, call: int, rank: int, members: int) -> None:
     assert bits == sum(1 << 8 * each for each in ranks), f"call {call}: {bits:#x}"
     assert rank in ranks, f"call {call}: without rank {rank}, but of {ranks}"
     assert len(ranks) == members, f"call {call}: of {ranks}, where there are {members}"
-    right = np.sum([_values(seed, call, each, len(x)) for each in ranks], axis=0, dtype=np.int32)
+    right = np.sum([_values(seed, call, each, len(x), x.dtype) for each in ranks], axis=0, dtype=x.dtype)
     assert np.array_equal(x, right), f"call {call}: a wrong sum of {len(x)} elements"
 
 
@@ -68,10 +70,10 @@ def _reduce(pipe: Connection, url: str, job: str, rank: int, seed: int) -> str:
                 if last is None:
                     pipe.send(call)
                 continue
-            count = int(np.random.default_rng([seed, call]).choice(_SIZES))
-            x = _values(seed, call, rank, count)
+            rng = np.random.default_rng([seed, call])
+            x = _values(seed, call, rank, int(rng.choice(_SIZES)), rng.choice(np.array(_TYPES)))
             try:
-                session.allreduce(x)
+                session.allreduce(x, bits=32)
             except WorkerLostError:  # at every survivor of the same call
                 assert session.world_size < WORKERS
             else:

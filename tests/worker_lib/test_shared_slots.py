@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import random
 import time
+from typing import Any
 
 import numpy as np
+import pytest
 
 from tests.seeds import seed_of_this_run
 from tests.waiting import eventually
@@ -18,9 +20,12 @@ from worker_lib.plan import BOUNDED, EXACT, DType, Kind, ReduceOp
 from .generations import DONE, LOST, PENDING, SECOND, WORDS, Cluster, Sum
 from .test_engine_change import ELEMENTS, of_which_rank_1_lacks_results, ones
 
+Floats = np.ndarray[Any, np.dtype[np.float32]]
 WORKERS, SIZE = 3, 160_000
-LANES = ((DType.F32, 8), (DType.F32, 16), (DType.F32, 32), (DType.F32, EXACT), (DType.F64, EXACT),
-         (DType.F32, BOUNDED), (DType.F64, 64), (DType.I32, 32))  # fmt: skip
+# Type, lanes, share of zero blocks at a rank. Without any, float32 in 32 bits is summed without packets.
+LANES = ((DType.F32, 8, 0.3), (DType.F32, 32, 0), (DType.F32, 16, 0.3), (DType.F32, 32, 0.3),
+         (DType.F32, EXACT, 0.3), (DType.F64, EXACT, 0.3), (DType.F32, 32, 0), (DType.F32, BOUNDED, 0.3),
+         (DType.F64, 64, 0.3), (DType.I32, 32, 0.3), (DType.F32, 32, 0))  # fmt: skip
 
 
 def reduced(cluster: Cluster, seed: int, moves: random.Random | None = None) -> list[bytes]:
@@ -28,9 +33,9 @@ def reduced(cluster: Cluster, seed: int, moves: random.Random | None = None) -> 
     works, outs = [], []
     for rank, engine in cluster.engines.items():
         rng = np.random.default_rng([seed, rank])
-        for dtype, bits in LANES:
+        for dtype, bits, zeros in LANES:
             x = np.ldexp(rng.standard_normal(SIZE), rng.integers(-8, 8, SIZE))
-            x[np.repeat(rng.random(SIZE // 16) < 0.3, 16)] = 0
+            x[np.repeat(rng.random(SIZE // 16) < zeros, 16)] = 0
             x = x.astype(np.float64 if dtype == DType.F64 else np.float32)
             if dtype == DType.I32:
                 x = rng.integers(-(2**20), 2**20, SIZE, np.int32)
@@ -72,6 +77,111 @@ def test_packets_of_which_there_is_no_record_are_sent_again_to_another_switch() 
         assert all((each.x == 6).all() for each in sums)
 
 
+def _drawn(rng: np.random.Generator, size: int, exponents: tuple[int, int]) -> Floats:
+    with np.errstate(over="ignore", under="ignore"):
+        return np.ldexp(rng.standard_normal(size), rng.integers(*exponents, size)).astype(np.float32)
+
+
+def _case(seed: int) -> list[dict[str, Any]]:
+    """Arguments of each rank for an all-reduce of float32 in 32 bits, with their masks and memories."""
+    rng = np.random.default_rng(seed)
+    size = int(rng.choice([16_383, 16_384, 65_536, 70_001, 131_072, 262_145, 600_000]))
+    exponents = [(-8, 8), (-160, -120), (100, 130), (-3, 4)][rng.integers(4)]
+    block = int(rng.choice([16, 64, 1000]))
+    blocks = -(-size // block)
+    op = [ReduceOp.SUM, ReduceOp.AVG][rng.integers(2)]
+    special = rng.random() < 0.2  # such sums need packets
+    sparse = bool(seed % 3)
+    zeros = not sparse and rng.random() < 0.5  # a chunk without exponent
+    ranks: list[dict[str, Any]] = []
+    for rank in range(WORKERS):
+        own = np.random.default_rng([seed, rank])
+        x = _drawn(own, size, exponents)
+        x[~np.isfinite(x)] = 3e38
+        if special and rank == 1:
+            x[own.integers(size)] = np.nan
+        if zeros:
+            x[:65_536] = -0.0
+        made = {"x": x, "op": op, "block": block, "sparse": sparse, "mask": None, "memory": None}
+        if rank and own.random() < 0.3 and sparse:
+            bits = own.random(blocks) < 0.9
+            padded = np.resize(bits, -(-blocks // 32) * 32)
+            made["mask"] = np.packbits(padded, bitorder="little").view(np.uint32)
+            x[~np.repeat(bits, block)[:size]] = 0.0
+        if own.random() < 0.3:
+            made["memory"] = _drawn(own, size, (exponents[0], exponents[0] + 4))
+            made["memory"][~np.isfinite(made["memory"])] = 0
+        made["out"] = x if own.random() < 0.5 else np.full(size, 7, np.float32)
+        ranks.append(made)
+    return ranks
+
+
+def _results(cluster: Cluster, ranks: list[dict[str, Any]]) -> list[bytes]:
+    works = []
+    for rank, (each, engine) in enumerate(zip(ranks, cluster.engines.values(), strict=True)):
+        size, mask, memory = each["x"].size, each.get("mask"), each.get("memory")
+        call = _native.Call(
+            kind=Kind.ALLREDUCE, op=each["op"], dtype=DType.F32, bits=32, sparse=each["sparse"],
+            block=each["block"], count=size, fingerprint_count=size, shape_crc=1, workers=WORKERS, rank=rank,
+            input=each["x"].ctypes.data, in_end=size, output=each["out"].ctypes.data, out_end=size,
+            zero_fill=True, mask=0 if mask is None else mask.ctypes.data,
+            memory=0 if memory is None else memory.ctypes.data,
+        )  # fmt: skip
+        work = engine.submit(call, 60 * SECOND, True, engine.generation)
+        assert work is not None
+        works.append((engine, work))
+    assert [engine.wait(work, 60 * SECOND) for engine, work in works] == [DONE] * WORKERS
+    return [
+        each[name].tobytes() for each in ranks for name in ("out", "memory") if each.get(name) is not None
+    ]
+
+
+def _packets(cluster: Cluster) -> int:
+    return int(cluster.engines[0].stats()["positions"])
+
+
+def test_sums_without_packets_have_the_same_bits() -> None:
+    seed, without = seed_of_this_run(), 0
+    with Cluster(WORKERS) as packets, Cluster(WORKERS, shared=True) as shared:
+        for case in range(seed, seed + 50):
+            before = _packets(shared)
+            assert _results(shared, _case(case)) == _results(packets, _case(case)), f"case {case}"
+            without += _packets(shared) - before < 30
+    assert without > 10
+
+
+def test_large_sums_without_packets_have_the_same_bits() -> None:
+    """Results of 16 MiB and more are written past the cache: one in place, one where no line begins."""
+    size, seed = (1 << 22) + 77, seed_of_this_run()
+
+    def ranks() -> list[dict[str, Any]]:
+        found = []
+        for rank in range(WORKERS):
+            x = np.random.default_rng([seed, rank]).standard_normal(size, np.float32)
+            out = [x, np.empty(size, np.float32), np.empty(size + 16, np.float32)[5:-11]][rank]
+            found.append({"x": x, "out": out, "op": ReduceOp.SUM, "block": 64, "sparse": False})
+        return found
+
+    with Cluster(WORKERS) as packets, Cluster(WORKERS, shared=True) as shared:
+        assert _results(shared, ranks()) == _results(packets, ranks())
+        assert _packets(shared) < 300
+        assert _packets(packets) > 60_000
+
+
+@pytest.mark.parametrize("by_udp", [set(), {1}], ids=["shared", "one by UDP"])
+def test_all_ranks_sum_without_packets_or_none(by_udp: set[int]) -> None:
+    cluster = Cluster(WORKERS, shared=True)
+    cluster.by_udp = by_udp
+    size = 70_001
+    given = [np.random.default_rng([7, rank]).standard_normal(size, np.float32) for rank in range(WORKERS)]
+    ranks = [{"x": x, "out": x.copy(), "op": ReduceOp.SUM, "block": 64, "sparse": False} for x in given]
+    with cluster:
+        results = _results(cluster, ranks)
+        assert (_packets(cluster) > size // WORDS) == bool(by_udp)
+    assert results == [results[0]] * WORKERS
+    assert np.allclose(ranks[0]["out"], np.sum(given, axis=0, dtype=np.float64), atol=1e-6)
+
+
 def test_a_fenced_rank_completes_no_round() -> None:
     """It is fenced when it has only sent the header: the others wait for all else of it."""
     with Cluster(WORKERS, shared=True) as cluster:
@@ -88,6 +198,84 @@ def test_a_fenced_rank_completes_no_round() -> None:
         cluster.stop(2)
         assert cluster.change((0, 1)) == 0
         assert [each.wait(0) for each in sums[:2]] == [LOST] * 2
+
+
+def _submitted(
+    engine: _native.Engine, rank: int, workers: int, background: bool = True
+) -> tuple[Any, Floats]:
+    size = 70_000
+    x = np.full(size, 1 + rank, np.float32)
+    call = _native.Call(
+        kind=Kind.ALLREDUCE, op=ReduceOp.SUM, dtype=DType.F32, bits=32, count=size, fingerprint_count=size,
+        shape_crc=1, workers=workers, rank=rank, input=x.ctypes.data, in_end=size, output=x.ctypes.data,
+        out_end=size,
+    )  # fmt: skip
+    return engine.submit(call, 60 * SECOND, background, engine.generation), x
+
+
+def _begun(cluster: Cluster) -> list[tuple[_native.Engine, Any, Floats]]:
+    """Starts a sum without packets of which rank 2 has sent its header and plan, and then does nothing."""
+    found = [
+        (engine, *_submitted(engine, rank, WORKERS, rank < 2)) for rank, engine in cluster.engines.items()
+    ]
+    late, work, _ = found[2]
+    while late.stats()["positions"] < 1:  # with the plan behind the header
+        late.wait(work, 1000)
+    eventually(lambda: all(engine.late == 0b100 for engine in list(cluster.engines.values())[:2]))
+    return found
+
+
+def test_a_rank_that_is_late_within_a_sum_is_named() -> None:
+    with Cluster(WORKERS, shared=True) as cluster:
+        sums = _begun(cluster)
+        assert [engine.wait(work, SECOND // 20) for engine, work, _ in sums[:2]] == [PENDING] * 2
+        assert [engine.wait(work, 60 * SECOND) for engine, work, _ in reversed(sums)] == [DONE] * WORKERS
+        assert all((x == 6).all() for _, _, x in sums)
+        assert [engine.late for engine in cluster.engines.values()] == [0] * WORKERS
+
+
+def test_a_fenced_rank_adds_up_nothing() -> None:
+    with Cluster(WORKERS, shared=True) as cluster:
+        sums = _begun(cluster)
+        cluster.fence(2)
+        assert [engine.wait(work, SECOND // 20) for engine, work, _ in reversed(sums)] == [PENDING] * WORKERS
+        cluster.stop(2)
+        for engine, _, _ in sums[:2]:
+            engine.fail_from(0)
+        assert cluster.change((0, 1)) == 0
+        assert [engine.wait(work, 0) for engine, work, _ in sums[:2]] == [LOST] * 2
+        again = [(engine, *_submitted(engine, rank, 2)) for rank, (engine, _, _) in enumerate(sums[:2])]
+        assert [engine.wait(work, 60 * SECOND) for engine, work, _ in again] == [DONE] * 2
+        assert all((x == 3).all() for _, _, x in again)
+
+
+@pytest.mark.parametrize("by_udp", [set(), {0, 1}], ids=["shared", "by UDP"])
+def test_a_rank_is_lost_in_a_sum_that_goes_on_after_a_move(by_udp: set[int]) -> None:
+    with Cluster(WORKERS, shared=True) as cluster:
+        sums = _begun(cluster)
+        cluster.by_udp = by_udp
+        cluster.replay(gone=[2])
+        assert [engine.wait(work, SECOND // 20) for engine, work, _ in sums[:2]] == [PENDING] * 2
+        assert [engine.late for engine, _, _ in sums[:2]] == [0b100] * 2
+        assert cluster.change((0, 1)) == 0
+        assert [engine.wait(work, 0) for engine, work, _ in sums[:2]] == [LOST] * 2
+        again = [(engine, *_submitted(engine, rank, 2)) for rank, (engine, _, _) in enumerate(sums[:2])]
+        assert [engine.wait(work, 60 * SECOND) for engine, work, _ in again] == [DONE] * 2
+        assert all((x == 3).all() for _, _, x in again)
+
+
+@pytest.mark.parametrize("by_udp", [set(), {0}, {0, 1, 2}], ids=["shared", "rank 0 by UDP", "all by UDP"])
+def test_a_sum_goes_on_in_the_old_memory_after_a_move(by_udp: set[int]) -> None:
+    with Cluster(WORKERS, shared=True) as cluster:
+        sums = _begun(cluster)
+        cluster.by_udp = by_udp
+        cluster.replay()
+        cluster.replay()
+        assert [engine.wait(work, 60 * SECOND) for engine, work, _ in reversed(sums)] == [DONE] * WORKERS
+        more = [(engine, *_submitted(engine, rank, WORKERS)) for rank, engine in cluster.engines.items()]
+        assert [engine.wait(work, 60 * SECOND) for engine, work, _ in more] == [DONE] * WORKERS
+        assert all((x == 6).all() for _, _, x in sums + more)
+        assert _packets(cluster) < 10
 
 
 def test_counts_are_those_of_packets_that_have_records() -> None:

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <cstring>
 #include <initializer_list>
+#include <memory>
 #include <new>
 #include <span>
 #include <vector>
@@ -20,6 +21,8 @@
 #include "switchagg/native/shared/wire.h"
 
 namespace switchagg {
+
+class SharedSums;
 
 struct Endpoint {  // host byte order
   uint32_t ip = 0;  // an IPv4 address, or the number of an IPv6 address (ip_address.h)
@@ -130,6 +133,13 @@ class Port {
   virtual void complete(uint32_t, const uint8_t*, uint32_t) {}
   // Writes the words that complete() had for this sequence number to packet memory, to be sent to another switch.
   virtual void restore(uint32_t) {}
+
+  // Memory in which the workers sum without packets; wait() also returns when this one can do something there. Null: they have none.
+  virtual std::shared_ptr<SharedSums> sums() { return nullptr; }
+  // Wakes the other workers, who may wait for what this one has done there.
+  virtual void wake_others() {}
+  // The job goes on without this worker.
+  virtual bool fenced() const { return false; }
 
   // Ends a wait() from any thread.
   virtual void wake() = 0;

@@ -27,6 +27,7 @@
 #include <cstdint>
 #include <span>
 
+#include "switchagg/native/shared/shared_sums.h"
 #include "switchagg/native/shared/slot_kernels.h"
 #include "switchagg/native/shared/wire.h"
 
@@ -78,7 +79,8 @@ class SharedSlots {
     size_t slots_at() const { return page(sizeof(Head)); }
     size_t results_at() const { return page(slots_at() + slots * sizeof(Slot)); }
     size_t records_at() const { return results_at() + records_bytes(); }
-    size_t bytes() const { return records_at() + workers * records_bytes(); }
+    size_t sums_at() const { return records_at() + workers * records_bytes(); }
+    size_t bytes() const { return sums_at() + SharedSums::bytes(workers); }
   };
 
   struct Counts {  // one writer each

@@ -29,6 +29,8 @@ constexpr uint64_t kScanBudget = 1 << 20;  // elements scanned before the engine
 // Elements a segment. A dense segment is quantized from the cache after its scan; of a sparse one little is read again, so it
 // is large.
 constexpr uint64_t kDenseSegment = 1 << 19, kSparseSegment = 1 << 24;
+constexpr size_t kSummed = 3;        // streams without packets at a time
+constexpr int64_t kLook = 100'000;   // between looks at them where nobody wakes this worker
 constexpr uint64_t kNontemporal = 16 << 20;  // bytes; larger results are written with nontemporal stores
 
 // Of steps of each segment.
@@ -96,6 +98,8 @@ int64_t Engine::silence_ns(uint64_t completed) {
 
 void Engine::break_all(Status status) {
   begun_before_break_ = count_begun();
+  if (!summed_.empty()) late_ = sums_->late();
+  summed_.clear();
   for (auto& c : queue_) set_status(*c, status);
   queue_.clear();
   sending_ = 0;
@@ -113,6 +117,7 @@ bool Engine::expire(int64_t now) {
 
 // True if only plans are in flight, and all ranks have called the collective: the engine waits for the network.
 bool Engine::waits_for_plans() const {
+  if (!summed_.empty()) return false;
   for (const auto& c : queue_) {
     if (!c->begun || c->ended != Status::pending) continue;
     if (!c->opened) return false;
@@ -161,8 +166,9 @@ int64_t Engine::step(int64_t now, bool arrived) {
   if (expire(now)) return INT64_MAX;
   if (!has_work()) return deadline();
   if (next_ == Next::send) {
-    if (last_result_ == 0 || outstanding() == 0) last_result_ = now;
-    const bool stepped = advance();
+    if (last_result_ == 0 || (outstanding() == 0 && summed_.empty())) last_result_ = now;
+    bool stepped = sum(now);
+    stepped |= advance();
     const bool sent = send_new(now);
     more_ = stepped || (sent && can_send());
     if (!more_ && !unread_) return pause(now);
@@ -186,8 +192,11 @@ int64_t Engine::pause(int64_t now) {
 }
 
 int64_t Engine::until_timer(int64_t now) {
-  stripes_[0].port->set_busy_poll(outstanding() <= stripes_[0].window.batch());
-  const int64_t timer = loss_timer(), deadline = this->deadline();
+  const bool looks = !summed_.empty() && stripes_[0].port->sums() != sums_;  // since a move, after which nobody wakes this worker
+  stripes_[0].port->set_busy_poll(outstanding() <= stripes_[0].window.batch() && !looks);
+  const int64_t timer = loss_timer();
+  int64_t deadline = this->deadline();
+  if (looks) deadline = std::min(deadline, now + kLook);
   return std::max(timer < 0 ? deadline : std::min(timer, deadline), now + 1);
 }
 
@@ -245,6 +254,7 @@ bool Engine::start_step(Collective& c) {
   Step step{Step::Kind::header, 0, 0, 0, 0};
   if (c.next_step > 0) step = {kind_of_step(c.call, c.lag), c.turn - c.lag, 0, 0, 0};
   uint64_t packets = 1;
+  bool summed = false;
   const int64_t before = clock_();
   if (step.kind == Step::Kind::plan || (step.kind == Step::Kind::header && c.header_has_plan)) {
     SegmentState& s = c.segments[step.segment];
@@ -263,6 +273,7 @@ bool Engine::start_step(Collective& c) {
   if (step.kind != Step::Kind::header) {
     SegmentState& s = c.segments[step.segment];
     if (!c.opened || s.steps_done < c.lag) return false;
+    if (step.kind == Step::Kind::stream && summed_.size() >= kSummed) return false;
     const Plan* plan = c.call.kind == Kind::no_op ? nullptr : s.plan.get();
     if (c.lag == 1) s.sequence = std::make_unique<Sequence>(s.call, plan, payload_words());
     if (step.kind == Step::Kind::plan) {
@@ -284,7 +295,8 @@ bool Engine::start_step(Collective& c) {
         s.digest = check_of(c).extended(c.digest, plan->agreed());
         s.digest = check_of(c).extended(s.digest, s.sequence->exponents());
       }
-      packets = s.stream->packets();
+      summed = sums_without_packets(s);
+      packets = summed ? 0 : s.stream->packets();
       c.blocks_union += s.sequence->union_blocks();
       stats_.blocks_union += s.sequence->union_blocks();
       stats_.blocks_own += s.call.sparse ? s.plan->own_blocks() : s.call.blocks();
@@ -306,6 +318,9 @@ bool Engine::start_step(Collective& c) {
   c.packets += packets;
   if (packets > 0) {
     c.active.push_back(step);
+  } else if (summed) {
+    const uint64_t unit = sums_->start(c.segments[step.segment].call.count);
+    summed_.push_back({&c, step, unit, sums_->started()});
   } else {
     step_done(c, step);
   }
@@ -680,6 +695,7 @@ void Engine::fail_from(uint64_t begun) {
   while (!queue_.empty() && queue_.back()->index >= failed_from_) {
     const auto last = std::move(queue_.back());
     queue_.pop_back();
+    forget_sums(*last);
     last->active.clear();
     last->segments.clear();
     set_status(*last, Status::lost);

@@ -30,6 +30,9 @@
 // Sealed (section 15), a generation opens with a collective of the engine's own, in which ranks exchange the nonces that their
 // keys are made of. Nothing of any other is sent before it is complete. At another switch the keys stay.
 //
+// Where workers share memory, streams of dense floats need no packets (shared_sums.h): `summed_` has those that are not done. They take no
+// numbers, and outlive a move to another switch.
+//
 // The buffers of a Call belong to the caller, who keeps them until the collective's status is no longer pending, or until
 // abort() has returned.
 #pragma once
@@ -51,6 +54,7 @@
 
 #include "switchagg/native/shared/clock.h"
 #include "switchagg/native/shared/port.h"
+#include "switchagg/native/shared/shared_sums.h"
 #include "switchagg/native/shared/wire.h"
 #include "switchagg/native/worker/check.h"
 #include "switchagg/native/worker/deal.h"
@@ -307,8 +311,13 @@ class Engine {
   uint32_t policy() const { return policy_; }
   // Sets the policy in this worker's headers, if it is rank 0.
   void set_policy(uint32_t word) { policy_sent_ = word; }
-  // Nanoseconds since the last RESULT, while one is outstanding, of a collective from number `completed` on.
+  // Nanoseconds since the last RESULT, or what was done of a sum without packets, while one is outstanding, of a collective from number `completed` on.
   int64_t silence_ns(uint64_t completed);
+  // A bit for each rank that a sum without packets waits for; of a broken engine, when it broke.
+  uint32_t late() {
+    auto lock = contend();
+    return summed_.empty() ? late_ : sums_->late();
+  }
   // Of a broken engine: asks the switch, by a packet without words, for the RESULT before the first that is lacking. Before any
   // has come, that has no words either. True if it comes within `timeout_ns`: small packets reach the switch.
   bool probe(int64_t timeout_ns);
@@ -360,6 +369,9 @@ class Engine {
   void on_damaged(uint64_t packet_number, int64_t now);
   void break_damaged(uint64_t packet_number);
   bool send_new(int64_t now);
+  bool sums_without_packets(const SegmentState& s) const;
+  bool sum(int64_t now);
+  void forget_sums(const Collective& c);
   bool retransmit(int64_t now);
   void push_again(uint64_t packet_number, int64_t now);
   void note_again(uint64_t packet_number, int64_t now);
@@ -438,6 +450,14 @@ class Engine {
   std::vector<Stripe> stripes_;
   Deal deal_{{kMostWeight}, 0};
   bool moved_ = false;  // of the generation: a stripe has
+  struct Summed {  // a stream without packets that is not done
+    Collective* collective;
+    Step step;
+    uint64_t unit, end;
+  };
+  std::shared_ptr<SharedSums> sums_;  // of the generation, at whatever switch; null: none
+  std::deque<Summed> summed_;
+  uint32_t late_ = 0;
   std::optional<StripeRates> rates_;  // of several stripes, on rank 0
   uint64_t next_packet_ = 0;  // the number of the next packet that is built
   bool suspended_ = false;

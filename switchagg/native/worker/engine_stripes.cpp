@@ -78,6 +78,8 @@ void Engine::attach(std::unique_ptr<Port> port, const Admission& admission, std:
   std::vector<uint32_t> weights;
   for (const Stripe& each : stripes_) weights.push_back(each.at.weight);
   moved_ = false;
+  summed_.clear();
+  sums_ = stripes_.size() == 1 ? stripes_[0].port->sums() : nullptr;
   rates_.reset();
   if (stripes_.size() > 1 && admission.rank == 0) rates_.emplace(weights, kPeriod * admission.slots * stripes_.size());
   deal_ = Deal(std::move(weights), admission.slots);

@@ -21,6 +21,7 @@ void Engine::abandon() {
   abandoned_ = true;
   wipe_keys();
   for (const Stripe& each : stripes_) each.port->abandon();
+  sums_.reset();
   forget_thread(thread_, mutex_, changed_);
 }
 
@@ -120,6 +121,7 @@ void Engine::close() {
   changed_.wait(lock, [this] { return !driving_; });
   wipe_keys();
   for (const Stripe& each : stripes_) each.port->abandon();  // now, because other references may live on, and a switch has a limited number of links
+  sums_.reset();
 }
 
 }  // namespace switchagg

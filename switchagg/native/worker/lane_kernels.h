@@ -62,6 +62,10 @@ struct LaneKernels {
   void (*dequantize_f64)(const int32_t* q, size_t n, ScaleD s, double* x);
   void (*dequantize_f64_limbs)(const int64_t* q, size_t n, ScaleD s, double* x);
 
+  // Of `count` arrays: to = also = quantize_f32 of each, added, and dequantized. `nontemporal`: of `also`.
+  void (*sum_f32)(const float* const* x, size_t count, size_t n, ScaleF up, ScaleF down, float* to, float* also, bool nontemporal);
+  void (*copy_f32)(const float* from, size_t n, float* x, bool nontemporal);
+
   // Error feedback: sum = x + memory, in place if sum is one of them; left = x - left.
   void (*add_f32)(const float* x, const float* memory, size_t n, float* sum);
   void (*subtract_f32)(const float* x, size_t n, float* left);

@@ -62,6 +62,8 @@ const Loop kLoops[] = {
     LOOP("scan32_smallest", 64, 0, return all_of(scanned<uint32_t>(k.lanes.scan32_smallest, reinterpret_cast<uint32_t*>(m.floats), m, n))),
     LOOP("quantize_f32_be", 64, 64, k.lanes.quantize_f32_be(m.floats, n, kUp, out<uint32_t>(m))),
     LOOP("dequantize_f32_be", 64, 64, k.lanes.dequantize_f32_be(m.words, n, kDown, out<float>(m), false)),
+    LOOP("sum_f32, 2 workers", 128, 128, const float* const from[] = {m.floats, m.others};
+         k.lanes.sum_f32(from, 2, n, kUp, kDown, out<float>(m), out<float>(m) + n, false)),
     LOOP("dequantize_large", 64, 64, return k.lanes.dequantize_large(m.words, n, 1, kDown, out<float>(m), false)),
     LOOP("small_sums32", 64, 0, return packets(n, kRotated, [&](size_t i, size_t size) {
            return k.lanes.small_sums32(m.words + i, size, 1024, out<uint32_t>(m) + i / 32, out<uint32_t>(m) + (n + i) / 32);

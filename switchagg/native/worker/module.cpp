@@ -332,6 +332,8 @@ NB_MODULE(_native, m) {
              uintptr_t memory, uintptr_t union_out, uint64_t part, uint32_t reader, uintptr_t owner_ends) {
             if (bits != kExact && bits != kBounded && bits != 8 && bits != 16 && bits != 32 && bits != 64)
               throw nb::value_error("bits: 8, 16, 32 or 64; 0 for exact sums, 1 for sums within the bound");
+            if (kind == static_cast<int>(Kind::allreduce) && (in_begin || out_begin || in_end != count || out_end != count))
+              throw nb::value_error("an all-reduce is of all elements");
             if (dtype < 0 || dtype > static_cast<int>(DType::raw)) throw nb::value_error("there is no such dtype");
             new (self) Call{.kind = static_cast<Kind>(kind), .op = static_cast<ReduceOp>(op),
                             .dtype = static_cast<DType>(dtype), .bits = bits, .root = root, .sparse = sparse,
@@ -449,6 +451,7 @@ NB_MODULE(_native, m) {
       .def_prop_ro("weights", &Engine::weights, nb::call_guard<nb::gil_scoped_release>())
       .def("dealt", &Engine::dealt, "packet_number"_a, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("refused", &Engine::refused, nb::call_guard<nb::gil_scoped_release>())
+      .def_prop_ro("late", &Engine::late, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("recovering", &Engine::recovering, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("replaying", &Engine::is_replaying, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("damage", &Engine::damage, nb::call_guard<nb::gil_scoped_release>())

@@ -43,9 +43,10 @@ SlotsPort::SlotsPort(std::unique_ptr<UdpPort>& udp, const std::string& name, End
     fail_refused("the switch has other slots");
   auto memory = SharedMemory::map(std::move(given[0]), shape.bytes(), true);
   if (!memory) fail("mmap");
-  memory_ = std::move(*memory);
-  slots_ = SharedSlots(memory_.get(), shape);
+  memory_ = std::make_shared<SharedMemory>(std::move(*memory));
+  slots_ = SharedSlots(memory_->get(), shape);
   worker_ = answer.worker;
+  sums_ = std::make_shared<SharedSums>(memory_, shape.sums_at(), shape.workers, worker_);
   heard_ = slots_.wake_ups(worker_).load(std::memory_order_acquire);
   udp_ = std::move(udp);
 }
@@ -59,15 +60,17 @@ void SlotsPort::abandon() {
   socket_.reset();
   udp_->abandon();
   slots_ = SharedSlots();
-  memory_ = SharedMemory();
+  sums_.reset();
+  memory_.reset();
 }
 
 void SlotsPort::wake() {
-  if (memory_.get()) SharedSlots::wake(slots_.wake_ups(worker_));
+  if (memory_) SharedSlots::wake(slots_.wake_ups(worker_));
 }
 
-// A RESULT can be received, or made.
+// A RESULT can be received, or made, or something can be done for a sum without packets.
 bool SlotsPort::there() const {
+  if (sums_->next() && !fenced()) return true;
   size_t looked = 0;
   for (size_t i = first_; i < pending_.size() && looked < kLook; ++i) {
     if (pending_[i].received) continue;
@@ -126,7 +129,7 @@ bool SlotsPort::poll() {
   polls.store(1, std::memory_order_relaxed);
   const bool found = link::yield_while(there_or_woken, [this](int64_t spent) {
     if (busy_poll_ && spent < link::kBusyPollNs) return true;
-    return spent < kPoll && first_ < pending_.size() && !slots_.others_work(worker_);
+    return spent < kPoll && (first_ < pending_.size() || sums_->waits()) && !slots_.others_work(worker_);
   });
   polls.store(0, std::memory_order_relaxed);
   return found;
@@ -138,7 +141,7 @@ bool SlotsPort::wait(int64_t timeout_ns) {
   spread();
   if (poll()) return true;
   std::atomic<uint32_t>& asleep = slots_.asleep(worker_);
-  const int64_t look_around = first_ == pending_.size() ? kLookAroundIdle : kLookAround;
+  const int64_t look_around = first_ == pending_.size() && !sums_->waits() ? kLookAroundIdle : kLookAround;
   for (int64_t left = timeout_ns;;) {
     asleep.store(1, std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -195,7 +198,7 @@ void SlotsPort::send(std::span<const Endpoint>, std::span<const Segment> segment
     counters_.bytes_out += segment.size;
     ++counters_.packets_out;
     const bool is_completed = completed != completed_.end() && completed->first == header.seq;
-    if (!is_completed && slots_.fenced(worker_)) {
+    if (!is_completed && fenced()) {
       slots_.count_fenced(worker_);
       continue;
     }

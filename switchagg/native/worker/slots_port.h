@@ -28,11 +28,14 @@ class SlotsPort : public Port {
   void send(std::span<const Endpoint> to, std::span<const Segment> segments) override;  // from packet_memory() only
   void set_busy_poll(bool yes) override { busy_poll_ = yes; }
   bool reliable() const override { return true; }
-  bool is_last(uint32_t seq) const override { return !slots_.fenced(worker_) && slots_.is_last(worker_, seq); }
+  bool is_last(uint32_t seq) const override { return !fenced() && slots_.is_last(worker_, seq); }
   void complete(uint32_t seq, const uint8_t* words, uint32_t used) override {
     completed_.emplace_back(seq, slots_.complete(worker_, seq, words, used));
   }
   void restore(uint32_t seq) override { slots_.restore(worker_, seq); }
+  std::shared_ptr<SharedSums> sums() override { return sums_; }
+  bool fenced() const override { return slots_.fenced(worker_); }
+  void wake_others() override { counters_.send_calls += slots_.wake_all(); }
   void wake() override;
   void abandon() override;
   Endpoint local() const override { return local_; }
@@ -53,8 +56,9 @@ class SlotsPort : public Port {
   Endpoint peer_, local_;
   std::unique_ptr<UdpPort> udp_;
   Descriptor socket_;
-  SharedMemory memory_;
+  std::shared_ptr<SharedMemory> memory_;
   SharedSlots slots_;
+  std::shared_ptr<SharedSums> sums_;  // with the memory, which an engine needs for longer than this port
   uint32_t worker_ = 0;
   uint32_t heard_ = 0;  // wake-ups so far
   std::vector<Pending> pending_;  // in the order of sending, from first_ on

@@ -510,6 +510,47 @@ void Stream::decode_lanes(const uint8_t* payload) {
   });
 }
 
+void Stream::put(uint64_t from, uint64_t count, float* to) {
+  if (is_plain()) {
+    std::memcpy(to, input(from), 4 * count);
+    return;
+  }
+  each_block(call_, from, from + count, [&](uint64_t block, uint64_t at, uint64_t end) {
+    if (!sequence_.has(block)) {
+      std::memset(to + (at - from), 0, 4 * (end - at));
+      return remember(at, end - at);
+    }
+    if (call_.memory) {
+      call_.add_memory(kernels_, at, end - at, to + (at - from));
+    } else {
+      std::memcpy(to + (at - from), input(at), 4 * (end - at));
+    }
+    forget(at, end - at);
+  });
+}
+
+void Stream::add(uint64_t from, uint64_t count, std::span<const float*> ranks, float* to) {
+  float* const out = reinterpret_cast<float*>(call_.out);
+  each_chunk({from, static_cast<uint32_t>(count), 0, true}, [&](uint64_t element, uint32_t n, uint32_t at, const ChunkRange& range) {
+    if (range.highest == kNoExponent) {
+      std::memset(to + at, 0, 4 * size_t{n});
+      write_zeros(element, n);
+    } else {
+      kernels_.sum_f32(ranks.data(), ranks.size(), n, up<float>(range.highest), down<float>(range.highest), to + at, out + element,
+                       nontemporal_);
+      if (range.highest >= top_exponent_) {
+        saturate(element, n, nullptr);
+        std::memcpy(to + at, out + element, 4 * size_t{n});
+      }
+    }
+    for (const float*& each : ranks) each += n;
+  });
+}
+
+void Stream::take(uint64_t from, uint64_t count, const float* sum) {
+  kernels_.copy_f32(sum, count, reinterpret_cast<float*>(call_.out) + from, nontemporal_);
+}
+
 // Calls f(pointer to the output from `place` on as unsigned integers, the bits of infinity).
 template <typename F>
 void Stream::out_bits(uint64_t place, F&& f) const {

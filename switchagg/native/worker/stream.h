@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -59,6 +60,14 @@ class Stream {
   uint16_t reader(uint64_t packet) const;
   // Of bounded sums, after the last decode. It goes on before finish().
   Refinement& refinement() { return *refinement_; }
+  // A sum in memory that workers share (shared_sums.h), in place of packets; of elements [from, from + count), which is asked for once.
+  // True where the others' shares alone have to be put there: this rank's own is added up from its input.
+  bool is_plain() const { return !call_.mask && !call_.memory; }
+  void put(uint64_t from, uint64_t count, float* to);
+  const float* input(uint64_t element) const { return reinterpret_cast<const float*>(call_.in) + element; }
+  // Adds up all ranks' floats. Writes the result, and `to` for the others.
+  void add(uint64_t from, uint64_t count, std::span<const float*> ranks, float* to);
+  void take(uint64_t from, uint64_t count, const float* sum);
   void finish();  // after all RESULTs: writes refined elements, and those that no packet carried
 
  private:

@@ -17,7 +17,7 @@ _PRODUCT: Final = {
     "worker": (
         "aes_kernel", "window", "check", "seal", "limbs", "refinement", "sequence", "plan", "stream",
         "stream_limbs", "density",
-        "engine", "engine_change", "engine_stripes", "engine_threads", "deal", "lane_kernels",
+        "engine", "engine_change", "engine_stripes", "engine_sums", "engine_threads", "deal", "lane_kernels",
     ),
 }  # fmt: skip
 _OWN: Final = ("main", "draw", "run", "network")

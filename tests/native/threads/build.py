@@ -16,8 +16,8 @@ _PRODUCT: Final = {
     "worker": (
         "aes_kernel", "window", "check", "seal", "limbs", "refinement", "sequence", "plan", "stream",
         "stream_limbs", "density",
-        "link_port", "slots_port", "engine", "engine_change", "engine_stripes", "engine_threads", "deal",
-        "lane_kernels",
+        "link_port", "slots_port", "engine", "engine_change", "engine_stripes", "engine_sums",
+        "engine_threads", "deal", "lane_kernels",
     ),
 }  # fmt: skip
 _FLAGS: Final = (

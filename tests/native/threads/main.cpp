@@ -5,6 +5,7 @@
 // of that goes on, and in the end an abort meets those who wait.
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -29,7 +30,7 @@ using namespace switchagg;
 
 namespace {
 
-constexpr uint32_t kWorkers = 3, kSlots = 128, kWords = 64, kCount = 3000, kCalls = 40;
+constexpr uint32_t kWorkers = 3, kSlots = 128, kWords = 64, kCount = 3000, kManyFloats = 150000, kCalls = 40;
 constexpr uint16_t kJob = 5;
 constexpr int64_t kSecond = 1'000'000'000;
 
@@ -153,12 +154,16 @@ struct Worker {
     std::mt19937 random(rank);
     for (uint32_t i = 0; i < kCalls && !engine.broken(); ++i) {
       auto task = std::make_unique<Task>();
-      task->values.assign(kCount, static_cast<int32_t>(rank + 1 + i));
+      // Floats need no packets where the workers share slots.
+      const bool floats = i % 4 < 2;
+      const uint32_t count = floats ? kManyFloats : kCount;
+      const uint32_t value = rank + 1 + i;
+      task->values.assign(count, std::bit_cast<int32_t>(floats ? std::bit_cast<uint32_t>(static_cast<float>(value)) : value));
       Call& call = task->work->call;
       call.kind = Kind::allreduce;
-      call.dtype = DType::i32;
+      call.dtype = floats ? DType::f32 : DType::i32;
       call.sparse = i % 2;
-      call.count = call.fingerprint_count = call.in_end = call.out_end = kCount;
+      call.count = call.fingerprint_count = call.in_end = call.out_end = count;
       call.in = call.out = reinterpret_cast<uint8_t*>(task->values.data());
       call.workers = kWorkers;
       call.rank = rank;
@@ -187,7 +192,8 @@ struct Worker {
       while (engine.wait(*task->work, kSecond / 10) == Status::pending) {}
       if (task->work->status == Status::aborted || task->work->status == Status::lost) return;
       check(task->work->status == Status::done, "a collective was not done");
-      const int32_t sum = static_cast<int32_t>(kWorkers * (kWorkers + 1) / 2 + kWorkers * i);
+      const uint32_t total = kWorkers * (kWorkers + 1) / 2 + kWorkers * i;
+      const int32_t sum = std::bit_cast<int32_t>(i % 4 < 2 ? std::bit_cast<uint32_t>(static_cast<float>(total)) : total);
       for (const int32_t value : task->values) check(value == sum, "a wrong sum");
       ++done;
     }
@@ -199,6 +205,7 @@ struct Worker {
       (void)engine.port_counters();
       (void)engine.begun();
       (void)engine.silence_ns(engine.completed());
+      (void)engine.late();
       (void)(engine.frozen() || engine.is_halted() || engine.pause_requested() || engine.broken());
       (void)(engine.calls() + engine.policy());
       if (rank == 0) engine.set_policy(Policy::kValid | 64);

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 
 pytest.importorskip("finsy", reason='needs the extra: pip install "switchagg[p4runtime]"')
 
+import worker_lib
 from switchagg.control.controller import Controller
 from switchagg.control.drivers.p4runtime import P4RuntimeDriver
 from switchagg.control.jobs.job import init_packets
 from switchagg.control.jobs.records import OPEN
-from switchagg.errors import SwitchError
+from switchagg.control.service import ControlServer
+from switchagg.control.switch_specs import parse_switch
+from switchagg.errors import CollectiveTimeout, SwitchError
 from switchagg.p4runtime.client import spec as p4rt_spec
 from switchagg.rules.switch import Reconciled
 from tests.seeds import seed_of_this_run
 from tests.switchagg.emulator.plain_workers import PlainWorkers, reduce_rounds
 from tests.waiting import eventually
+from tests.worker_lib.harness import in_threads
 
 
 class NativeSwitch:
@@ -41,7 +49,9 @@ class NativeSwitch:
 
     def kill(self) -> None:
         self._process.kill()
-        self._process.communicate()
+        self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
 
     def driver(self) -> P4RuntimeDriver:
         return P4RuntimeDriver(p4rt_spec.from_table("native", {"url": f"p4runtime://{self.server}"}))
@@ -131,3 +141,56 @@ def test_a_controller_that_was_there_first(switch: NativeSwitch) -> None:
     finally:
         controller.close()
         driver.close()
+
+
+def test_a_time_out_after_a_failover_names_who_is_late(
+    switch: NativeSwitch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Packets that the switch before has refused say nothing of the present one."""
+    with contextlib.ExitStack() as stack:
+        switches = {"a": switch, "b": NativeSwitch()}
+        stack.callback(switches["b"].kill)
+        specs = [parse_switch(f"{name}=p4runtime://{each.server}") for name, each in switches.items()]
+        drivers = [P4RuntimeDriver(spec) for spec in specs]  # type: ignore[arg-type]
+        killed, refused, over = threading.Event(), threading.Event(), threading.Barrier(2)
+
+        def watch(driver: P4RuntimeDriver, tell: Callable[[Any], None]) -> None:
+            """Has the controller hear of the end of a switch when a rank has."""
+
+            def heard(change: Any) -> None:
+                assert not killed.is_set() or refused.wait(60)
+                tell(change)
+
+            P4RuntimeDriver.watch(driver, heard)
+
+        for driver in drivers:
+            stack.callback(driver.close)
+            monkeypatch.setattr(driver, "watch", functools.partial(watch, driver))
+        server = ControlServer(Controller(drivers))
+        stack.callback(server.close)
+        server.start()
+        queries = server.controller.queries
+        eventually(lambda: set(queries.health()["switches"].values()) == {"up"})
+
+        def rank(r: int) -> str:
+            given = {"transport": "udp", "deadline": 60, "slots": 16}
+            with worker_lib.connect(server.url, "j", r, 2, **given) as session:
+                session.barrier()
+                if r == 0:
+                    killed.set()
+                    switches[queries.jobs(OPEN)[0]["switch"]].kill()
+                work = session.allreduce_async(np.full(1000, 1 + r, np.int32))
+                if r == 0:
+                    eventually(lambda: work.done() or session.stats()["refused"] > 0)
+                    refused.set()
+                assert (work.wait(60) == 3).all()
+                if r == 0:
+                    assert session.stats()["refused"] > 0
+                    with pytest.raises(CollectiveTimeout) as caught:
+                        session.allreduce(np.ones(1000, np.int32), timeout=2)
+                over.wait(60)
+            return "" if r else str(caught.value)
+
+        said = in_threads([lambda: rank(0), lambda: rank(1)])[0].get()
+        assert "other ranks are late" in said
+        assert "refuses" not in said

@@ -59,7 +59,7 @@ def forest() -> Iterator[Forest]:
         switches = {name: NativeSwitch() for name in ("root", "leaf1", "leaf2")}
         specs = {}
         for number, (name, switch) in enumerate(switches.items()):
-            stack.callback(_end, switch)
+            stack.callback(switch.kill)
             below = f"?parent=root&host=127.1.{number}.0/24" if number else ""
             specs[name] = parse_switch(f"{name}=p4runtime://{switch.server}{below}")
         drivers = [P4RuntimeDriver(spec) for spec in specs.values()]  # type: ignore[arg-type]
@@ -71,11 +71,6 @@ def forest() -> Iterator[Forest]:
         made = Forest(switches, server)
         made.up()
         yield made
-
-
-def _end(switch: NativeSwitch) -> None:
-    with contextlib.suppress(ValueError):  # a test may have killed it
-        switch.kill()
 
 
 def _exact(forest: Forest) -> None:
