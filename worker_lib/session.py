@@ -606,8 +606,8 @@ class Session:
 
         Returns:
             ``packets_sent``, ``packets_received``, ``packets_data``, ``packets_skip``; ``bytes_sent`` and
-            ``bytes_received`` (UDP payload; dense float32 in 32-bit lanes needs next to no packets where
-            ranks share slots); ``retransmissions``; ``results_damaged`` (of checked sums);
+            ``bytes_received`` (UDP payload; of dense sums that need no packets, where ranks share slots, that
+            of the packets that they would be); ``retransmissions``; ``results_damaged`` (of checked sums);
             ``results_marked`` (by queues on the way, with ECN);
             ``rtt_seconds`` (smoothed) and ``rto_seconds`` (the retransmission timer); ``blocks_total``,
             ``blocks_union`` (non-zero at any rank) and ``blocks_skipped``; ``collectives``; ``elements`` of

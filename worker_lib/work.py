@@ -478,7 +478,7 @@ class Work:
         if late == (state.rank,):
             parts.insert(1, "the switch waits for packets of this rank alone, which do not get there")
         elif late and state.engine.late:
-            parts.insert(1, f"it waits for what {_named(late)} has to add in memory that the ranks share")
+            parts.insert(1, f"it waits for {_named(late)} in memory that the ranks share")
         elif late:
             parts.insert(1, f"the switch waits for {_named(late)}, late or unable to reach it")
         if refused:

@@ -178,6 +178,12 @@ def test_all_ranks_sum_without_packets_or_none(by_udp: set[int]) -> None:
     with cluster:
         results = _results(cluster, ranks)
         assert (_packets(cluster) > size // WORDS) == bool(by_udp)
+        packets = 1 + -(-size // WORDS)  # counted all the same, also that of the header and plan
+        for engine in [] if by_udp else cluster.engines.values():  # by UDP some are sent again
+            stats = engine.stats()
+            for name in "packets_data", "packets_sent", "packets_received", "results":
+                assert stats[name] == packets, name
+            assert stats["bytes_sent"] == stats["bytes_received"] == packets * (16 + 4 * WORDS)
     assert results == [results[0]] * WORKERS
     assert np.allclose(ranks[0]["out"], np.sum(given, axis=0, dtype=np.float64), atol=1e-6)
 

@@ -371,6 +371,7 @@ class Engine {
   bool send_new(int64_t now);
   bool sums_without_packets(const SegmentState& s) const;
   bool sum(int64_t now);
+  void count_as_packets(uint64_t packets);
   void forget_sums(const Collective& c);
   bool retransmit(int64_t now);
   void push_again(uint64_t packet_number, int64_t now);

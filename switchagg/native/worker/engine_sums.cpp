@@ -57,9 +57,21 @@ bool Engine::sum(int64_t now) {
   while (!summed_.empty() && sums_->taken() >= summed_.front().end) {
     const Summed done = summed_.front();
     summed_.pop_front();
+    count_as_packets(done.collective->segments[done.step.segment].stream->packets());
     step_done(*done.collective, done.step);
   }
   return true;
+}
+
+// Counted as the packets that it would have been, whose records would be in the same memory: what is reckoned from them, such as the time
+// on a network, knows no other way.
+void Engine::count_as_packets(uint64_t packets) {
+  stats_.data_packets += packets;
+  stats_.results += packets;
+  PortCounters counts;
+  counts.packets_out = counts.packets_in = packets;
+  counts.bytes_out = counts.bytes_in = packets * stride_;
+  past_port_ += counts;
 }
 
 // A collective that is not done.

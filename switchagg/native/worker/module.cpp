@@ -332,8 +332,6 @@ NB_MODULE(_native, m) {
              uintptr_t memory, uintptr_t union_out, uint64_t part, uint32_t reader, uintptr_t owner_ends) {
             if (bits != kExact && bits != kBounded && bits != 8 && bits != 16 && bits != 32 && bits != 64)
               throw nb::value_error("bits: 8, 16, 32 or 64; 0 for exact sums, 1 for sums within the bound");
-            if (kind == static_cast<int>(Kind::allreduce) && (in_begin || out_begin || in_end != count || out_end != count))
-              throw nb::value_error("an all-reduce is of all elements");
             if (dtype < 0 || dtype > static_cast<int>(DType::raw)) throw nb::value_error("there is no such dtype");
             new (self) Call{.kind = static_cast<Kind>(kind), .op = static_cast<ReduceOp>(op),
                             .dtype = static_cast<DType>(dtype), .bits = bits, .root = root, .sparse = sparse,
@@ -414,6 +412,8 @@ NB_MODULE(_native, m) {
       .def(
           "submit",
           [](Engine& self, const Call& call, int64_t timeout_ns, bool background, uint32_t generation) {
+            const bool whole = call.in_begin == 0 && call.out_begin == 0 && call.in_end == call.count && call.out_end == call.count;
+            if (call.kind == Kind::allreduce && !whole) throw nb::value_error("an all-reduce is of all elements");
             auto work = std::make_shared<Collective>();
             work->call = call;
             nb::gil_scoped_release release;
