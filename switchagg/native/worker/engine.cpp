@@ -29,7 +29,7 @@ constexpr uint64_t kScanBudget = 1 << 20;  // elements scanned before the engine
 // Elements a segment. A dense segment is quantized from the cache after its scan; of a sparse one little is read again, so it
 // is large.
 constexpr uint64_t kDenseSegment = 1 << 19, kSparseSegment = 1 << 24;
-constexpr size_t kSummed = 3;        // streams without packets at a time
+constexpr size_t kSummed = 3;        // segments without packets at a time
 constexpr int64_t kLook = 100'000;   // between looks at them where nobody wakes this worker
 constexpr uint64_t kNontemporal = 16 << 20;  // bytes; larger results are written with nontemporal stores
 

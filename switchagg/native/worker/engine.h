@@ -30,8 +30,8 @@
 // Sealed (section 15), a generation opens with a collective of the engine's own, in which ranks exchange the nonces that their
 // keys are made of. Nothing of any other is sent before it is complete. At another switch the keys stay.
 //
-// Where workers share memory, streams of dense floats need no packets (shared_sums.h): `summed_` has those that are not done. They take no
-// numbers, and outlive a move to another switch.
+// Dense floats need no packets in memory that the workers share (shared_sums.h): `summed_` has the segments that are not done. They take no
+// numbers, and go on after a move to another switch.
 //
 // The buffers of a Call belong to the caller, who keeps them until the collective's status is no longer pending, or until
 // abort() has returned.
@@ -311,7 +311,8 @@ class Engine {
   uint32_t policy() const { return policy_; }
   // Sets the policy in this worker's headers, if it is rank 0.
   void set_policy(uint32_t word) { policy_sent_ = word; }
-  // Nanoseconds since the last RESULT, or what was done of a sum without packets, while one is outstanding, of a collective from number `completed` on.
+  // Nanoseconds since the last RESULT, or step of a sum without packets, while one is outstanding, of a collective from number
+  // `completed` on.
   int64_t silence_ns(uint64_t completed);
   // A bit for each rank that a sum without packets waits for; of a broken engine, when it broke.
   uint32_t late() {
@@ -451,7 +452,7 @@ class Engine {
   std::vector<Stripe> stripes_;
   Deal deal_{{kMostWeight}, 0};
   bool moved_ = false;  // of the generation: a stripe has
-  struct Summed {  // a stream without packets that is not done
+  struct Summed {  // a segment that goes without packets, and is not done
     Collective* collective;
     Step step;
     uint64_t unit, end;

@@ -334,9 +334,24 @@ uint64_t dequantize_be(const uint32_t* __restrict words, size_t n, ScaleF s, flo
 // Prefetching gained nothing on Zen 5, and what is written cost time on Sapphire Rapids.
 void sum_f32(const float* const* x, size_t count, size_t n, ScaleF up, ScaleF down, float* __restrict to, float* also,
              [[maybe_unused]] bool nontemporal) {
-  size_t i = 0;
+  const auto by_tiles = [&](size_t from, size_t end) {
+    constexpr size_t kTile = 1024;  // whose integers stay in the first cache
+    int32_t q[kTile];
+    uint32_t sum[kTile];
+    for (size_t i = from; i < end; i += kTile) {
+      const size_t m = end - i < kTile ? end - i : kTile;
+      for (size_t j = 0; j < m; ++j) sum[j] = 0;
+      for (size_t r = 0; r < count; ++r) {
+        quantize<float, int32_t>(x[r] + i, m, up, q);
+        for (size_t j = 0; j < m; ++j) sum[j] += static_cast<uint32_t>(q[j]);
+      }
+      for (size_t j = 0; j < m; ++j)
+        also[i + j] = to[i + j] = ((static_cast<float>(static_cast<int32_t>(sum[j])) * down.m) * down.f1) * down.f2;
+    }
+  };
 #if defined(__AVX2__)
   if (up.f2 == 1.0f && down.f2 == 1.0f && down.m == 1.0f) {
+    size_t i = 0;
     const auto total = [&](size_t at) {
       Ints sum = nearest_of(multiply(load(x[0] + at), all(up.f1)));
       for (size_t r = 1; r < count; ++r) sum = add(sum, nearest_of(multiply(load(x[r] + at), all(up.f1))));
@@ -357,30 +372,11 @@ void sum_f32(const float* const* x, size_t count, size_t n, ScaleF up, ScaleF do
         }
       }
     }
-    const auto rest = [&](size_t from, size_t end) {
-      for (size_t j = from; j < end; ++j) {
-        uint32_t sum = 0;
-        for (size_t r = 0; r < count; ++r) sum += static_cast<uint32_t>(nearest_as<int32_t>((x[r][j] * up.f1) * up.f2));
-        also[j] = to[j] = ((static_cast<float>(static_cast<int32_t>(sum)) * down.m) * down.f1) * down.f2;
-      }
-    };
-    rest(0, first);
-    return rest(i, n);
+    by_tiles(0, first);
+    return by_tiles(i, n);
   }
 #endif
-  constexpr size_t kTile = 1024;  // whose integers stay in the first cache
-  int32_t q[kTile];
-  uint32_t sum[kTile];
-  for (; i < n; i += kTile) {
-    const size_t m = n - i < kTile ? n - i : kTile;
-    for (size_t j = 0; j < m; ++j) sum[j] = 0;
-    for (size_t r = 0; r < count; ++r) {
-      quantize<float, int32_t>(x[r] + i, m, up, q);
-      for (size_t j = 0; j < m; ++j) sum[j] += static_cast<uint32_t>(q[j]);
-    }
-    for (size_t j = 0; j < m; ++j)
-      also[i + j] = to[i + j] = ((static_cast<float>(static_cast<int32_t>(sum[j])) * down.m) * down.f1) * down.f2;
-  }
+  by_tiles(0, n);
 }
 
 void copy_f32(const float* from, size_t n, float* x, bool nontemporal) {

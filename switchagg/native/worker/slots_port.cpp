@@ -41,12 +41,12 @@ SlotsPort::SlotsPort(std::unique_ptr<UdpPort>& udp, const std::string& name, End
   const SharedSlots::Shape shape{answer.workers, answer.slots, answer.words};
   if (!shape.valid() || answer.worker >= answer.workers || shape.slots != slots || shape.words != words)
     fail_refused("the switch has other slots");
-  auto memory = SharedMemory::map(std::move(given[0]), shape.bytes(), true);
-  if (!memory) fail("mmap");
-  memory_ = std::make_shared<SharedMemory>(std::move(*memory));
-  slots_ = SharedSlots(memory_->get(), shape);
+  auto mapped = SharedMemory::map(std::move(given[0]), shape.bytes(), true);
+  if (!mapped) fail("mmap");
+  const auto memory = std::make_shared<SharedMemory>(std::move(*mapped));
+  slots_ = SharedSlots(memory->get(), shape);
   worker_ = answer.worker;
-  sums_ = std::make_shared<SharedSums>(memory_, shape.sums_at(), shape.workers, worker_);
+  sums_ = std::make_shared<SharedSums>(memory, shape.sums_at(), shape.workers, worker_);
   heard_ = slots_.wake_ups(worker_).load(std::memory_order_acquire);
   udp_ = std::move(udp);
 }
@@ -61,11 +61,10 @@ void SlotsPort::abandon() {
   udp_->abandon();
   slots_ = SharedSlots();
   sums_.reset();
-  memory_.reset();
 }
 
 void SlotsPort::wake() {
-  if (memory_) SharedSlots::wake(slots_.wake_ups(worker_));
+  if (sums_) SharedSlots::wake(slots_.wake_ups(worker_));
 }
 
 // A RESULT can be received, or made, or something can be done for a sum without packets.

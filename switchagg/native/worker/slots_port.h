@@ -56,9 +56,8 @@ class SlotsPort : public Port {
   Endpoint peer_, local_;
   std::unique_ptr<UdpPort> udp_;
   Descriptor socket_;
-  std::shared_ptr<SharedMemory> memory_;
   SharedSlots slots_;
-  std::shared_ptr<SharedSums> sums_;  // with the memory, which an engine needs for longer than this port
+  std::shared_ptr<SharedSums> sums_;  // holds the memory of both, which an engine needs for longer than this port
   uint32_t worker_ = 0;
   uint32_t heard_ = 0;  // wake-ups so far
   std::vector<Pending> pending_;  // in the order of sending, from first_ on
