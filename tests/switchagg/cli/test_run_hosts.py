@@ -266,9 +266,13 @@ def test_commands_that_cannot_be_run_there(fake_ssh: Path) -> None:
     order = {"environment": {}, "folder": "/no/folder", "command": ["true"], "first": 0, "count": 1,
              "prefix": True, "grace": 1, "secret": None}  # fmt: skip
     line = [sys.executable, "-m", "switchagg.launch.remote"]
-    done = subprocess.run(line, input=json.dumps(order) + "\n", capture_output=True, text=True, check=False)
-    assert done.returncode == 125
-    assert "/no/folder: No such file or directory; ranks run in the folder where" in done.stderr
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    with subprocess.Popen(line, text=True, **pipes) as there:
+        assert there.stdin
+        assert there.stderr
+        print(json.dumps(order), file=there.stdin, flush=True)  # it stays open: an end would stop the process
+        assert "/no/folder: No such file or directory; ranks run in the folder where" in there.stderr.read()
+        assert there.wait(timeout=60) == 125
     assert subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, check=False).returncode == 0
 
 
