@@ -606,10 +606,11 @@ class Session:
 
         Returns:
             ``packets_sent``, ``packets_received``, ``packets_data``, ``packets_skip``; ``bytes_sent`` and
-            ``bytes_received`` (UDP payload; of dense sums that need no packets, where ranks share slots, that
-            of the packets that they would be); ``retransmissions``; ``results_damaged`` (of checked sums);
+            ``bytes_received`` (UDP payload; of large sums beside the slots that ranks share, that of the
+            packets that they would be); ``retransmissions``; ``results_damaged`` (of checked sums);
             ``results_marked`` (by queues on the way, with ECN);
-            ``rtt_seconds`` (smoothed) and ``rto_seconds`` (the retransmission timer); ``blocks_total``,
+            ``rtt_seconds`` (smoothed; 0 before a sum went in packets) and ``rto_seconds`` (the retransmission
+            timer); ``blocks_total``,
             ``blocks_union`` (non-zero at any rank) and ``blocks_skipped``; ``collectives``; ``elements`` of
             their tensors, of these ``exact_elements`` and ``bounded_elements`` (see `allreduce`; others were
             integers, bytes or in lanes of a given width), and of the latter, about, ``refined_elements``,

@@ -114,7 +114,7 @@ def start_engine(
     if transport in ("auto", "shm", "slots") and member.switch_link:
         try:
             used = "slots" if member.shared else "shm"
-            at = _admission(member, member.slots, member.switch_link, shared=member.shared)
+            at = _admission(member, member.slots, member.switch_link)
             return start([(sock.native, at)]), used
         except OSError as error:
             if transport != "auto":
@@ -159,9 +159,7 @@ def shared_memory(transport: str, *, check: bool) -> str:
     return memory_identity() if transport in ("auto", "slots") and not check else ""
 
 
-def _admission(
-    member: Membership, window_limit: int, link: str, *, shared: bool = False
-) -> _native.Admission:
+def _admission(member: Membership, window_limit: int, link: str) -> _native.Admission:
     return _native.Admission(
         switch_ip=_native.ip_number(member.switch_address),
         switch_port=member.switch_port,
@@ -178,7 +176,7 @@ def _admission(
         link=link,
         policy=member.policy.word(),
         receivers=list(member.receivers),
-        shared_slots=shared,
+        shared_slots=member.shared,
         threads=member.switch_threads,
         weight=member.weight,
     )

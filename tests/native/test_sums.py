@@ -36,8 +36,8 @@ int main() {
   std::printf("%d", one.all_here());
   SharedSums two(memory, 0, 2, 1);
   std::printf("%d", one.all_here());
-  for (SharedSums* each : {&one, &two}) each->start(3 * SharedSums::kUnit - 5);
-  go(one);  // two buffers
+  for (SharedSums* each : {&one, &two}) each->start(6);
+  go(one);  // there are four buffers
   std::printf(" late %u", one.late());
   go(two, 2);
   std::printf(" late %u", one.late());
@@ -48,15 +48,41 @@ int main() {
   go(one);
   go(two);
   go(one);
-  std::printf(" %d%d %d", one.waits(), two.waits(), static_cast<int>(one.taken()));
+  go(two);
+  std::printf(" %d%d %d|", one.waits(), two.waits(), static_cast<int>(one.taken()));
+  // The first of two units is early at both, the second at one. They begin with the first buffer.
+  one.note_early(7, 1);
+  two.note_early(7, 2);
+  std::printf("%d", static_cast<int>(one.first_of_call()));
+  for (SharedSums* each : {&one, &two}) each->start_first(2, 7);
+  go(one, 3);
+  go(two, 3);
+  go(one);
+  go(two);
+  go(one);
+  std::printf(" %d%d|", one.waits(), two.waits());
+  // That of the next call is not, although it was said to be; the call after it is not begun at one of them.
+  one.note_early(8, 1);
+  two.note_early(8, 1);
+  for (SharedSums* each : {&one, &two}) each->start_first(1, std::nullopt);
+  one.start_first(1, std::nullopt);
+  go(two);
+  go(one);
+  go(two);
+  two.start_first(1, std::nullopt);
+  go(two);
+  go(one);
+  go(two);
+  std::printf(" %d%d|", one.waits(), two.waits());
   // Of two units that both have put the second is given up: nobody adds it.
-  for (SharedSums* each : {&one, &two}) each->start(2 * SharedSums::kUnit);
+  std::printf("%d", static_cast<int>(one.first_of_call()));
+  for (SharedSums* each : {&one, &two}) each->start_first(2, std::nullopt);
   go(two);
   go(one, 3);
-  one.stop(4);
+  one.stop(21);
   go(one);
   std::printf(" late %u", one.late());
-  two.stop(4);
+  two.stop(21);
   go(two);
   go(one);
   std::printf(" %d%d", one.waits(), two.waits());
@@ -70,8 +96,12 @@ def test_each_waits_for_the_others_and_for_buffers(tmp_path: Path) -> None:
     units = [*product({"shared": ("shared_memory",)}), Unit(main)]
     program = build(tmp_path / "built", "sums", units, _FLAGS, (NATIVE,))
     found = subprocess.run([program], capture_output=True, text=True, check=True)
-    assert found.stdout == (
-        "01 put0 put1; late 2 put0! add0!; late 0 add0! take0; late 0 put1! add1! take0! put2; late 1"
-        " add1! put2! add2! take1; add2! take1! take2; take2!; 00 3"
-        " put3 put4; put3! add3! put4!;; late 2 add3! take3; take3!; 00"
-    )
+    assert found.stdout.split("|") == [
+        "01 put0 put1 put2 put3; late 2 put0! add0!; late 0 add0! put4 take0; late 0"
+        " put1! add1! put2! add2! put3! add3! put4! take0! add4!; late 1"
+        " add1! add2! add3! add4! put5 take1 take2 take3 take4; put5! take1! add5! take2! take3! take4!;"
+        " add5! take5; take5!; 00 6",
+        "8 put8 add8! put9!; put8 add8! put9; add9! take8; add9! take8! take9; take9!; 00",
+        " put12; put12! add12!; add12! take12; put16; put16! take12! add16!; add16! take16; 10",
+        "20 put20 put21; put20! put21! take16!; add20!; late 2 add20! take20; take20!; 00",
+    ]

@@ -674,7 +674,10 @@ def check_alone(session: Session) -> None:
 
 
 def test_stats_add_up(host: EmbeddedController) -> None:
+    transports = set()
+
     def call(session: Session) -> tuple[dict[str, Any], dict[str, Any]]:
+        transports.add(session.transport)
         x = np.ones(64 * 1000, np.float32)
         session.allreduce(x)
         dense = session.stats()
@@ -692,7 +695,6 @@ def test_stats_add_up(host: EmbeddedController) -> None:
             )
             assert stats["blocks_skipped"] == stats["blocks_total"] - stats["blocks_union"]
             assert stats["bytes_received"] > 0
-            assert stats["rtt_seconds"] > 0
             assert set(stats["seconds"]) == {"scan", "quantize", "wire", "wait", "decode"}
             assert all(value >= 0 for value in stats["seconds"].values())
         assert dense["collectives"] == 1
@@ -701,6 +703,8 @@ def test_stats_add_up(host: EmbeddedController) -> None:
         assert both["blocks_total"] == 2000
         assert both["blocks_union"] == 1030
         assert both["blocks_skipped"] == 970
+        # Sums in shared memory have no round trips.
+        assert transports == {"slots"} or both["rtt_seconds"] > 0
         assert dense["bytes_sent"] >= 64 * 1000 * 4
         # Bytes have repeats among them, of which a busy machine makes many.
         assert both["packets_data"] - dense["packets_data"] < dense["packets_data"] / 4

@@ -5,9 +5,10 @@ Such a packet is sent again all the same where the job moves to another switch.
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pytest
@@ -18,11 +19,12 @@ from worker_lib import _native
 from worker_lib.plan import BOUNDED, EXACT, DType, Kind, ReduceOp
 
 from .generations import DONE, LOST, PENDING, SECOND, WORDS, Cluster, Sum
-from .test_engine_change import ELEMENTS, of_which_rank_1_lacks_results, ones
+from .test_engine_change import of_which_rank_1_lacks_results, ones
 
 Floats = np.ndarray[Any, np.dtype[np.float32]]
-WORKERS, SIZE = 3, 160_000
-# Type, lanes, share of zero blocks at a rank. Without any, float32 in 32 bits is summed without packets.
+WORKERS = 3
+SIZES = (8_000, 160_000)  # elements: in slots, and without
+# Type, lanes, share of zero blocks at a rank.
 LANES = ((DType.F32, 8, 0.3), (DType.F32, 32, 0), (DType.F32, 16, 0.3), (DType.F32, 32, 0.3),
          (DType.F32, EXACT, 0.3), (DType.F64, EXACT, 0.3), (DType.F32, 32, 0), (DType.F32, BOUNDED, 0.3),
          (DType.F64, 64, 0.3), (DType.I32, 32, 0.3), (DType.F32, 32, 0))  # fmt: skip
@@ -33,17 +35,17 @@ def reduced(cluster: Cluster, seed: int, moves: random.Random | None = None) -> 
     works, outs = [], []
     for rank, engine in cluster.engines.items():
         rng = np.random.default_rng([seed, rank])
-        for dtype, bits, zeros in LANES:
-            x = np.ldexp(rng.standard_normal(SIZE), rng.integers(-8, 8, SIZE))
-            x[np.repeat(rng.random(SIZE // 16) < zeros, 16)] = 0
+        for (dtype, bits, zeros), size in itertools.product(LANES, SIZES):
+            x = np.ldexp(rng.standard_normal(size), rng.integers(-8, 8, size))
+            x[np.repeat(rng.random(size // 16) < zeros, 16)] = 0
             x = x.astype(np.float64 if dtype == DType.F64 else np.float32)
             if dtype == DType.I32:
-                x = rng.integers(-(2**20), 2**20, SIZE, np.int32)
+                x = rng.integers(-(2**20), 2**20, size, np.int32)
             out = np.empty_like(x)
             call = _native.Call(
                 kind=Kind.ALLREDUCE, op=ReduceOp.SUM, dtype=dtype, bits=bits, sparse=True, block=16,
-                count=SIZE, fingerprint_count=SIZE, shape_crc=1, workers=WORKERS, rank=rank,
-                input=x.ctypes.data, in_end=SIZE, output=out.ctypes.data, out_end=SIZE, zero_fill=True,
+                count=size, fingerprint_count=size, shape_crc=1, workers=WORKERS, rank=rank,
+                input=x.ctypes.data, in_end=size, output=out.ctypes.data, out_end=size, zero_fill=True,
             )  # fmt: skip
             outs.append((x, out))
             work = engine.submit(call, 150 * SECOND, True, engine.generation)
@@ -82,15 +84,24 @@ def _drawn(rng: np.random.Generator, size: int, exponents: tuple[int, int]) -> F
         return np.ldexp(rng.standard_normal(size), rng.integers(*exponents, size)).astype(np.float32)
 
 
-def _case(seed: int) -> list[dict[str, Any]]:
-    """Arguments of each rank for an all-reduce of float32 in 32 bits, with their masks and memories."""
+_TYPES: Final = {DType.F32: np.float32, DType.F64: np.float64, DType.F16: np.float16,
+                 DType.I32: np.int32, DType.I64: np.int64}  # fmt: skip
+_OTHERS: Final = [(DType.F32, 8), (DType.F32, 16), (DType.F32, EXACT), (DType.F32, BOUNDED), (DType.F64, 64),
+                  (DType.F64, BOUNDED), (DType.F16, BOUNDED), (DType.F16, 16), (DType.I32, 32),
+                  (DType.I64, 64)]  # fmt: skip
+
+
+def _case(seed: int, dtype: DType = DType.F32, bits: int = 32) -> list[dict[str, Any]]:
+    """Arguments of each rank for an all-reduce, with their masks and memories."""
     rng = np.random.default_rng(seed)
+    kind = _TYPES[dtype]
+    is_float = np.issubdtype(kind, np.floating)
     size = int(rng.choice([16_383, 16_384, 65_536, 70_001, 131_072, 262_145, 600_000]))
     exponents = [(-8, 8), (-160, -120), (100, 130), (-3, 4)][rng.integers(4)]
     block = int(rng.choice([16, 64, 1000]))
     blocks = -(-size // block)
     op = [ReduceOp.SUM, ReduceOp.AVG][rng.integers(2)]
-    special = rng.random() < 0.2  # such sums need packets
+    special = rng.random() < 0.2  # such floats are not summed as they are, but as packets
     sparse = bool(seed % 3)
     zeros = not sparse and rng.random() < 0.5  # a chunk without exponent
     ranks: list[dict[str, Any]] = []
@@ -102,16 +113,19 @@ def _case(seed: int) -> list[dict[str, Any]]:
             x[own.integers(size)] = np.nan
         if zeros:
             x[:65_536] = -0.0
+        with np.errstate(over="ignore"):
+            x = x.astype(kind) if is_float else own.integers(-(2**20), 2**20, size, kind)
         made = {"x": x, "op": op, "block": block, "sparse": sparse, "mask": None, "memory": None}
+        made |= {"dtype": dtype, "bits": bits}
         if rank and own.random() < 0.3 and sparse:
-            bits = own.random(blocks) < 0.9
-            padded = np.resize(bits, -(-blocks // 32) * 32)
+            wanted = own.random(blocks) < 0.9
+            padded = np.resize(wanted, -(-blocks // 32) * 32)
             made["mask"] = np.packbits(padded, bitorder="little").view(np.uint32)
-            x[~np.repeat(bits, block)[:size]] = 0.0
-        if own.random() < 0.3:
+            x[~np.repeat(wanted, block)[:size]] = 0
+        if own.random() < 0.3 and dtype == DType.F32:
             made["memory"] = _drawn(own, size, (exponents[0], exponents[0] + 4))
             made["memory"][~np.isfinite(made["memory"])] = 0
-        made["out"] = x if own.random() < 0.5 else np.full(size, 7, np.float32)
+        made["out"] = x if own.random() < 0.5 else np.full(size, 7, kind)
         ranks.append(made)
     return ranks
 
@@ -121,7 +135,8 @@ def _results(cluster: Cluster, ranks: list[dict[str, Any]]) -> list[bytes]:
     for rank, (each, engine) in enumerate(zip(ranks, cluster.engines.values(), strict=True)):
         size, mask, memory = each["x"].size, each.get("mask"), each.get("memory")
         call = _native.Call(
-            kind=Kind.ALLREDUCE, op=each["op"], dtype=DType.F32, bits=32, sparse=each["sparse"],
+            kind=Kind.ALLREDUCE, op=each["op"], sparse=each["sparse"],
+            dtype=each.get("dtype", DType.F32), bits=each.get("bits", 32),
             block=each["block"], count=size, fingerprint_count=size, shape_crc=1, workers=WORKERS, rank=rank,
             input=each["x"].ctypes.data, in_end=size, output=each["out"].ctypes.data, out_end=size,
             zero_fill=True, mask=0 if mask is None else mask.ctypes.data,
@@ -148,6 +163,20 @@ def test_sums_without_packets_have_the_same_bits() -> None:
             assert _results(shared, _case(case)) == _results(packets, _case(case)), f"case {case}"
             without += _packets(shared) - before < 30
     assert without > 10
+
+
+@pytest.mark.parametrize(("dtype", "bits"), _OTHERS, ids=str)
+def test_other_lanes_without_packets_have_the_same_bits(dtype: DType, bits: int) -> None:
+    seed, without = seed_of_this_run(), 0
+    udp = Cluster(WORKERS, shared=bits == BOUNDED)  # of these the last bits depend on segments
+    udp.by_udp = set(range(WORKERS))
+    with udp as packets, Cluster(WORKERS, shared=True) as shared:
+        for case in range(seed, seed + 8):
+            before = _packets(shared), _packets(packets)
+            found, expected = (_results(each, _case(case, dtype, bits)) for each in (shared, packets))
+            assert found == expected, f"case {case}"
+            without += _packets(shared) - before[0] < (_packets(packets) - before[1]) / 2
+    assert without > 0
 
 
 def test_large_sums_without_packets_have_the_same_bits() -> None:
@@ -285,9 +314,9 @@ def test_a_sum_goes_on_in_the_old_memory_after_a_move(by_udp: set[int]) -> None:
 
 
 def test_counts_are_those_of_packets_that_have_records() -> None:
-    packets = 3 + -(-ELEMENTS // WORDS)
+    packets = 1 + 200
     with Cluster(WORKERS, shared=True) as cluster:
-        sums = [Sum(engine, ones(1)) for engine in cluster.engines.values()]
+        sums = [Sum(engine, ones(1, 200 * WORDS)) for engine in cluster.engines.values()]
         assert [each.wait() for each in sums] == [DONE] * WORKERS
         for engine in cluster.engines.values():
             stats = engine.stats()
@@ -295,6 +324,6 @@ def test_counts_are_those_of_packets_that_have_records() -> None:
                 assert stats[name] == packets, name
             assert stats["bytes_sent"] == packets * (16 + 4 * WORDS)
         counts = cluster.switch.job_counters(cluster.job)
-    wanted = {"accepted": 3 * packets, "stored": packets, "ored": 2 * 3, "added": 2 * (packets - 3)}
+    wanted = {"accepted": 3 * packets, "stored": packets, "ored": 2, "added": 2 * (packets - 1)}
     assert {name: counts[name] for name in wanted} == wanted
     assert counts["results"] == packets

@@ -1,13 +1,16 @@
-// Dense sums of floats in memory that the workers of a job share, beside its slots (shared_slots.h): no packets, but units of many
-// elements, of which each worker adds up a share for all.
+// Large sums in memory that the workers of a job share, beside its slots (shared_slots.h): no slots, but units of many packets, or of
+// many floats, of which each worker adds up a share for all.
 //
-//      worker 0  --floats of the others' shares-->  record --+                                result  --floats-->  every other worker
-//      worker 1  --floats of the others' shares-->  record --+--> worker r adds up share r -->
+//      worker 0  --the others' shares-->  record --+                                result  -->  every other worker
+//      worker 1  --the others' shares-->  record --+--> worker r adds up share r -->
 //         ...
 //
-// Of each unit a worker does three things: it puts its floats into its record, adds up its share once all have put theirs, and takes
+// Of each unit a worker does three things: it puts its words into its record, adds up its share once all have put theirs, and takes
 // the shares of others as they are done. Each counts what it has done, in a word that it alone writes. A unit's memory serves again
-// kBuffers units later, once all workers have taken all of it.
+// some units later: records once all have added up their shares, results once all have taken them.
+//
+// Floats of a call's first units may be in records before it is known that they are summed so. A worker says of which call they are before it
+// sends that call's plan; so when the plan has its RESULT nobody waits for them.
 //
 // Workers start the same units in the same order: those of the segments (docs/protocol.md, section 11) that all of them sum so.
 // The memory is of one generation, as the slots are, and outlives a move of the job to another switch.
@@ -18,6 +21,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -29,11 +33,12 @@ namespace switchagg {
 
 class SharedSums {
  public:
-  static constexpr uint64_t kUnit = 1 << 17;  // elements
-  static constexpr uint64_t kBuffers = 2;     // units at a time
-  static constexpr size_t bytes(uint32_t workers) { return sizeof(Head) + kBuffers * (workers + size_t{1}) * 4 * kUnit; }
+  static constexpr uint64_t kUnit = 1 << 17;  // words
+  // Units at a time; of many workers two fill the caches.
+  static constexpr uint64_t buffers(uint32_t workers) { return workers <= 4 ? 4 : 2; }
+  static constexpr size_t bytes(uint32_t workers) { return sizeof(Head) + buffers(workers) * (workers + size_t{1}) * 4 * kUnit; }
 
-  struct Share {  // elements of a unit
+  struct Share {  // of a unit's elements or packets
     uint64_t from, count;
   };
   struct Action {
@@ -45,7 +50,8 @@ class SharedSums {
   // In what was zeroed when the job got it, from byte `at` on.
   SharedSums(std::shared_ptr<SharedMemory> memory, size_t at, uint32_t workers, uint32_t worker)
       : memory_(std::move(memory)), head_(reinterpret_cast<Head*>(memory_->get() + at)),
-        floats_(reinterpret_cast<float*>(memory_->get() + at + sizeof(Head))), workers_(workers), worker_(worker) {
+        words_(reinterpret_cast<uint32_t*>(memory_->get() + at + sizeof(Head))), workers_(workers), worker_(worker),
+        buffers_(buffers(workers)) {
     head_->seats[worker].here.store(1, std::memory_order_release);
   }
 
@@ -56,19 +62,35 @@ class SharedSums {
     return each_seat([](const Seat& seat) { return seat.here.load(std::memory_order_acquire) != 0; });
   }
 
-  // The part of a unit of `count` elements that a worker adds up: whole lines of cache.
-  Share share(uint64_t count, uint32_t worker) const {
-    const uint64_t lines = workers_ * kLine, each = (count + lines - 1) / lines * kLine, from = std::min(count, each * worker);
-    return {from, std::min(count, from + each) - from};
+  // The part of a unit of `count` elements or packets that a worker adds up: whole groups of `grain`.
+  Share share(uint64_t count, uint32_t worker, uint64_t grain) const {
+    const uint64_t groups = (count + grain - 1) / grain;
+    const auto place = [&](uint64_t n) { return std::min(count, groups * n / workers_ * grain); };
+    return {place(worker), place(worker + uint64_t{1}) - place(worker)};
   }
-  float* record(uint64_t unit, uint32_t worker) const {
-    return floats_ + (unit % kBuffers * (workers_ + 1) + worker) * kUnit;
+  uint32_t* record(uint64_t unit, uint32_t worker) const {
+    return words_ + (unit % buffers_ * (workers_ + 1) + worker) * kUnit;
   }
-  float* result(uint64_t unit) const { return record(unit, workers_); }
+  uint32_t* result(uint64_t unit) const { return record(unit, workers_); }
 
   // Units to be done after those before. Returns the number of the first.
-  uint64_t start(uint64_t elements) {
-    return started_.fetch_add((elements + kUnit - 1) / kUnit, std::memory_order_relaxed);
+  uint64_t start(uint64_t units) { return started_.fetch_add(units, std::memory_order_relaxed); }
+  // The first units of a call. They begin with the first buffer, which is in the caches if the calls before were short. `early`: the
+  // number of the call, if workers may have put them early.
+  uint64_t start_first(uint64_t units, std::optional<uint64_t> early) {
+    first_ = first_of_call();
+    call_ = early.value_or(UINT64_MAX);
+    if (first_ > started()) gaps_.push_back({started(), first_});
+    started_.store(first_, std::memory_order_relaxed);
+    pass_gaps();  // wakes nobody: who adds the first unit does
+    return start(units);
+  }
+  uint64_t first_of_call() const { return (started() + buffers_ - 1) / buffers_ * buffers_; }
+  // All have added up the record's last words: this worker may write its own.
+  bool is_free(uint64_t unit) const { return unit < buffers_ || all(&Seat::added, unit + 1 - buffers_); }
+  // This worker's records have the first `units` of a call. To be said before it sends the call's plan.
+  void note_early(uint64_t call, uint64_t units) {
+    head_->seats[worker_].early.store(call * kMostUnits + units, std::memory_order_release);
   }
   uint64_t started() const { return started_.load(std::memory_order_relaxed); }
   // Those from this one on are not done. The engine that starts them must not do so meanwhile.
@@ -78,8 +100,9 @@ class SharedSums {
   // The next thing that this worker can do now.
   std::optional<Action> next() const {
     const uint64_t started = this->started(), end = std::min(put_, started);
-    if (added_ < end && all(&Seat::put, added_ + 1)) return Action{Action::Kind::add, added_};
-    if (put_ < started && (put_ < kBuffers || all(&Seat::taken, put_ + 1 - kBuffers))) return Action{Action::Kind::put, put_};
+    const bool no_result = added_ < buffers_ || all(&Seat::taken, added_ + 1 - buffers_);
+    if (added_ < end && no_result && all_put(added_)) return Action{Action::Kind::add, added_};
+    if (put_ < started && is_free(put_)) return Action{Action::Kind::put, put_};
     for (uint32_t i = 1; i < workers_; ++i) {
       const uint32_t other = worker_ + i < workers_ ? worker_ + i : worker_ + i - workers_;
       if (taken_[other] < end && head_->seats[other].added.load(std::memory_order_acquire) > taken_[other])
@@ -91,19 +114,21 @@ class SharedSums {
   bool did(const Action& action) {
     Seat& own = head_->seats[worker_];
     if (action.kind == Action::Kind::put) {
-      own.put.store(++put_, std::memory_order_release);
+      const bool known = has_put(own, action.unit);  // early; others who wait for it are woken when this worker adds
+      ++put_;
+      pass_gaps();
       std::atomic_thread_fence(std::memory_order_seq_cst);  // of two that are last at once, one sees both
-      return all(&Seat::put, put_);
+      return !known && all_put(action.unit);
     }
     if (action.kind == Action::Kind::add) {
       taken_[worker_] = ++added_;
-      own.added.store(added_, std::memory_order_release);
     } else {
       ++taken_[action.worker];
     }
-    own.taken.store(taken(), std::memory_order_release);
+    const uint64_t done = taken();
+    pass_gaps();
     std::atomic_thread_fence(std::memory_order_seq_cst);
-    return action.kind == Action::Kind::add || all(&Seat::taken, taken());
+    return action.kind == Action::Kind::add || all(&Seat::taken, done);
   }
   // Something that was started is not done.
   bool waits() const { return taken() < started(); }
@@ -113,19 +138,20 @@ class SharedSums {
     uint32_t found = 0;
     for (uint32_t i = 0; i < workers_; ++i) {
       const Seat& seat = head_->seats[i];
-      const bool puts = added_ < end && seat.put.load(std::memory_order_relaxed) <= added_;
+      const bool puts = added_ < end && !has_put(seat, added_);
+      const bool takes = added_ < end && seat.taken.load(std::memory_order_relaxed) + buffers_ <= added_;
       const bool adds = added_ >= end && taken_[i] < end && seat.added.load(std::memory_order_relaxed) <= taken_[i];
-      const bool takes = taken() >= end && waits() && seat.taken.load(std::memory_order_relaxed) + kBuffers <= put_;
       if (i != worker_ && (puts || adds || takes)) found |= 1u << i;
     }
     return found;
   }
 
  private:
-  static constexpr uint64_t kLine = 16;  // elements
+  static constexpr uint64_t kMostUnits = 256;  // that are early
   struct Seat {
     alignas(128) std::atomic<uint64_t> put;  // units
     std::atomic<uint64_t> added, taken;
+    std::atomic<uint64_t> early;  // call number, by kMostUnits, and how many of its units
     std::atomic<uint32_t> here;
   };
   struct Head {
@@ -136,16 +162,44 @@ class SharedSums {
   bool each_seat(F&& f) const {
     return std::all_of(head_->seats.begin(), head_->seats.begin() + workers_, f);
   }
+  // Numbers between two calls that no unit has.
+  void pass_gaps() {
+    for (const Gap& gap : gaps_) {
+      const auto pass = [&](uint64_t& done) { done = done == gap.from ? gap.to : done; };
+      pass(put_);
+      pass(added_);
+      std::for_each(taken_.begin(), taken_.begin() + workers_, pass);
+    }
+    while (!gaps_.empty() && gaps_.front().to <= taken()) gaps_.pop_front();
+    Seat& own = head_->seats[worker_];
+    own.put.store(put_, std::memory_order_release);
+    own.added.store(added_, std::memory_order_release);
+    own.taken.store(taken(), std::memory_order_release);
+  }
+  bool has_put(const Seat& seat, uint64_t unit) const {
+    const uint64_t early = seat.early.load(std::memory_order_acquire);  // before `put`, which may pass what was early of an earlier call
+    return (early / kMostUnits == call_ && unit >= first_ && unit - first_ < early % kMostUnits) ||
+           seat.put.load(std::memory_order_acquire) > unit;
+  }
+  bool all_put(uint64_t unit) const {
+    return each_seat([&](const Seat& seat) { return has_put(seat, unit); });
+  }
   bool all(std::atomic<uint64_t> Seat::*counter, uint64_t least) const {
     return each_seat([&](const Seat& seat) { return (seat.*counter).load(std::memory_order_acquire) >= least; });
   }
 
   std::shared_ptr<SharedMemory> memory_;
   Head* head_;
-  float* floats_;
+  uint32_t* words_;
   uint32_t workers_, worker_;
+  uint64_t buffers_;
   std::atomic<uint64_t> started_{0};  // the others are the driver's alone
   uint64_t put_ = 0, added_ = 0;
+  struct Gap {
+    uint64_t from, to;
+  };
+  std::deque<Gap> gaps_;
+  uint64_t first_ = 0, call_ = UINT64_MAX;  // of the last call whose first units were started
   std::array<uint64_t, wire::kMaxWorkers> taken_{};  // of each worker's shares
 };
 

@@ -29,6 +29,7 @@ constexpr uint64_t kScanBudget = 1 << 20;  // elements scanned before the engine
 // Elements a segment. A dense segment is quantized from the cache after its scan; of a sparse one little is read again, so it
 // is large.
 constexpr uint64_t kDenseSegment = 1 << 19, kSparseSegment = 1 << 24;
+constexpr uint64_t kSharedSegment = 1 << 17;  // where slots are shared, of tensors of more than two such segments
 constexpr size_t kSummed = 3;        // segments without packets at a time
 constexpr int64_t kLook = 100'000;   // between looks at them where nobody wakes this worker
 constexpr uint64_t kNontemporal = 16 << 20;  // bytes; larger results are written with nontemporal stores
@@ -98,7 +99,10 @@ int64_t Engine::silence_ns(uint64_t completed) {
 
 void Engine::break_all(Status status) {
   begun_before_break_ = count_begun();
-  if (!summed_.empty()) late_ = sums_->late();
+  if (!summed_.empty()) {
+    late_ = sums_->late();
+    sums_->stop(0);
+  }
   summed_.clear();
   for (auto& c : queue_) set_status(*c, status);
   queue_.clear();
@@ -239,13 +243,22 @@ void Engine::begin(Collective& c) {
   c.call.policy = policy_sent_;
   c.call.nontemporal = (c.call.out_end - c.call.out_begin) * c.call.element_bytes() >= kNontemporal;
   const uint64_t each = c.call.kind == Kind::no_op ? std::max<uint64_t>(c.call.count, 1)
-                                                   : c.call.segment_elements(unions_.sparse(c.call) ? kSparseSegment : kDenseSegment);
+                                                   : segment_elements(c.call);
   for (uint64_t from = 0; from < c.call.count && !c.call.withdrawn; from += each)
     c.segments.emplace_back().call = c.call.segment(from, std::min(each, c.call.count - from));
   const uint64_t segments = c.segments.size();
   c.header_has_plan = segments == 1 && kPlanHeaderWords + c.call.rest_words() <= payload_words();
   c.steps = static_cast<uint32_t>(1 + kinds_of_steps(c.call) * segments);
   if (!c.call.withdrawn) stats_.blocks_total += c.call.blocks();
+}
+
+// The same at all ranks.
+uint64_t Engine::segment_elements(const Call& call) const {
+  if (unions_.sparse(call)) return call.segment_elements(kSparseSegment);
+  // Both sizes cut chunks alike.
+  const bool small = admission_.shared_slots && call.kind == Kind::allreduce && call.count > 2 * kSharedSegment &&
+                     kSharedSegment % (32 * uint64_t{call.block}) == 0;
+  return call.segment_elements(small ? kSharedSegment : kDenseSegment);
 }
 
 // Starts the next step if it can: a plan needs its segment scanned, others need the RESULTs of the step before, and all need
@@ -263,7 +276,7 @@ bool Engine::start_step(Collective& c) {
       if (c.call.auto_zeros) s.probed = probe_.sample_input(s.call, step.segment);
     }
     if (s.plan && !s.plan->scanned()) {
-      s.plan->scan(kScanBudget);
+      if (!scan_and_put(c, step.segment)) s.plan->scan(kScanBudget);
       const int64_t spent = clock_() - before;
       stats_.scan_ns += spent;
       if (!c.opened) c.scanned_before += spent;
@@ -319,8 +332,7 @@ bool Engine::start_step(Collective& c) {
   if (packets > 0) {
     c.active.push_back(step);
   } else if (summed) {
-    const uint64_t unit = sums_->start(c.segments[step.segment].call.count);
-    summed_.push_back({&c, step, unit, sums_->started()});
+    start_sum(c, step);
   } else {
     step_done(c, step);
   }

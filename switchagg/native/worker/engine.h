@@ -30,7 +30,7 @@
 // Sealed (section 15), a generation opens with a collective of the engine's own, in which ranks exchange the nonces that their
 // keys are made of. Nothing of any other is sent before it is complete. At another switch the keys stay.
 //
-// Dense floats need no packets in memory that the workers share (shared_sums.h): `summed_` has the segments that are not done. They take no
+// Large sums need no packets in memory that the workers share (shared_sums.h): `summed_` has the segments that are not done. They take no
 // numbers, and go on after a move to another switch.
 //
 // The buffers of a Call belong to the caller, who keeps them until the collective's status is no longer pending, or until
@@ -76,7 +76,7 @@ struct Admission {  // the controller's answer to this worker
   uint32_t policy = 0;        // the job's policy word at admission, for its first collective
   std::string link;           // name of the switch's UNIX socket; empty: UDP
   std::vector<uint16_t> receivers;  // of each rank, the `reply` that names it in directed contributions; or empty
-  bool shared_slots = false;  // the job's slots are in memory that its workers share
+  bool shared_slots = false;  // the job's slots are in memory that its workers share; so to all, also to those that use UDP
   uint32_t threads = 1;       // of the switch, to which blocks of slots are dealt in turn; 0: not known
   uint32_t weight = kMostWeight;  // of several stripes
 };
@@ -116,23 +116,31 @@ struct Step {
 // Step `number` of each segment.
 Step::Kind kind_of_step(const Call& call, uint32_t number);
 
-// By number of elements: whether the union of the last collective that skipped zero blocks was sparse, as all ranks know.
+// By number of elements: whether the union of the last collective that skipped zero blocks was sparse, or all blocks, as all ranks know.
 class LastUnions {
  public:
   // The union of this call is expected to be sparse. Of the first one of its size, the call itself may say so.
   bool sparse(const Call& call) const {
-    const auto last = sparse_.find(call.count);
-    return call.sparse && (last == sparse_.end() ? !call.auto_zeros : last->second);
+    const auto last = last_.find(call.count);
+    return call.sparse && (last == last_.end() ? !call.auto_zeros : last->second.sparse);
+  }
+  // Expected to be all blocks.
+  bool whole(const Call& call) const {
+    const auto last = last_.find(call.count);
+    return !call.sparse || (last != last_.end() && last->second.whole);
   }
   void note(const Call& call, uint64_t blocks) {
-    if (sparse_.size() == kSizes && !sparse_.contains(call.count)) sparse_.clear();
-    sparse_[call.count] = blocks * 8 < call.blocks();
+    if (last_.size() == kSizes && !last_.contains(call.count)) last_.clear();
+    last_[call.count] = {blocks * 8 < call.blocks(), blocks == call.blocks()};
   }
-  void clear() { sparse_.clear(); }
+  void clear() { last_.clear(); }
 
  private:
   static constexpr size_t kSizes = 64;
-  std::map<uint64_t, bool> sparse_;
+  struct Last {
+    bool sparse, whole;
+  };
+  std::map<uint64_t, Last> last_;
 };
 
 struct SegmentState {
@@ -142,6 +150,7 @@ struct SegmentState {
   std::unique_ptr<Marks> marks;
   std::unique_ptr<Stream> stream;
   uint32_t steps_done = 0;
+  uint64_t early_unit = 0, early = 0;  // in records from that unit on already: so many elements
   std::vector<uint64_t> probed;  // groups whose density is sampled
   Digest digest{};               // with check words: of what the ranks have agreed on, for the step that is sent
 };
@@ -371,14 +380,21 @@ class Engine {
   void break_damaged(uint64_t packet_number);
   bool send_new(int64_t now);
   bool sums_without_packets(const SegmentState& s) const;
+  bool sums_floats(const SegmentState& s) const;
+  bool expects_floats(const Call& call) const;
+  void start_sum(Collective& c, const Step& step);
+  bool scan_and_put(Collective& c, uint32_t segment);
+  void put(Stream& stream, uint64_t packet, uint32_t* to);
+  void add(Stream& stream, uint64_t packet, uint64_t unit, uint64_t place);
   bool sum(int64_t now);
-  void count_as_packets(uint64_t packets);
+  void count_as_packets(uint64_t data, uint64_t skips, uint64_t results);
   void forget_sums(const Collective& c);
   bool retransmit(int64_t now);
   void push_again(uint64_t packet_number, int64_t now);
   void note_again(uint64_t packet_number, int64_t now);
   bool advance();
   void begin(Collective& c);
+  uint64_t segment_elements(const Call& call) const;
   bool start_step(Collective& c);
   void step_done(Collective& c, const Step& step);
   void on_all_sent(const Collective& c);
@@ -455,7 +471,9 @@ class Engine {
   struct Summed {  // a segment that goes without packets, and is not done
     Collective* collective;
     Step step;
-    uint64_t unit, end;
+    bool floats;           // its units are of elements; else of packets
+    uint64_t unit, end;    // numbers
+    uint64_t parts, each;  // how many elements or packets; how many of them in a unit
   };
   std::shared_ptr<SharedSums> sums_;  // of the generation, at whatever switch; null: none
   std::deque<Summed> summed_;

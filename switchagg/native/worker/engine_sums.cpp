@@ -1,22 +1,77 @@
-// The engine's sums in memory that the workers of its job share, without packets (shared_sums.h).
+// The engine's sums in memory that the workers of its job share, without slots (shared_sums.h). A unit is of the stream's packets, or
+// of dense floats in 32-bit lanes, which are put as they are: whoever adds makes their lanes.
 #include <algorithm>
 #include <array>
+#include <cstring>
 
+#include "switchagg/native/shared/slot_kernels.h"
 #include "switchagg/native/worker/engine.h"
 
 namespace switchagg {
 namespace {
 
-constexpr uint64_t kLeastSummed = 1 << 14;  // elements of a segment; fewer are summed in packets
+constexpr uint64_t kLeastSummed = 1 << 14;  // words of a segment's stream; fewer are summed in slots
+constexpr uint64_t kLine = 16;              // floats; shares are of whole lines of cache
+constexpr uint64_t kTogether = 1 << 12;     // floats that are scanned, and then put from the nearest cache
+
+uint64_t units(uint64_t parts, uint64_t each) { return (parts + each - 1) / each; }
+float* floats(uint32_t* words) { return reinterpret_cast<float*>(words); }
 
 }  // namespace
 
 // The same at all ranks: by what they have agreed on, and whether all have the memory, which is settled before the header's RESULT.
 bool Engine::sums_without_packets(const SegmentState& s) const {
-  const Call& call = s.call;
-  return sums_ && !checked_ && call.kind == Kind::allreduce && call.dtype == DType::f32 && call.bits == 32 && call.adds() &&
-         call.count >= kLeastSummed && s.sequence->whole() &&
-         std::ranges::none_of(s.sequence->ranges(), [](const ChunkRange& each) { return each.special; }) && sums_->all_here();
+  return sums_ && !checked_ && s.call.kind == Kind::allreduce && s.call.adds() &&
+         s.stream->packets() * payload_words() >= kLeastSummed && sums_->all_here();
+}
+
+// Of these: dense floats.
+bool Engine::sums_floats(const SegmentState& s) const {
+  return s.call.dtype == DType::f32 && s.call.bits == 32 && s.sequence->whole() &&
+         std::ranges::none_of(s.sequence->ranges(), [](const ChunkRange& each) { return each.special; });
+}
+
+// Before anything is agreed on, of a segment that this worker puts as it is.
+bool Engine::expects_floats(const Call& call) const {
+  return sums_ && !checked_ && call.kind == Kind::allreduce && call.adds() && call.dtype == DType::f32 && call.bits == 32 &&
+         !call.mask && !call.memory && call.count >= kLeastSummed && sums_->all_here() && !stripes_[0].port->fenced();
+}
+
+// Scans a segment, or its first units, and puts its floats meanwhile. False: nothing was scanned.
+bool Engine::scan_and_put(Collective& c, uint32_t segment) {
+  SegmentState& s = c.segments[segment];
+  if (s.early > 0 || !expects_floats(s.call) || !unions_.whole(c.call)) return false;
+  // All is started up to the segment before the one before.
+  s.early_unit = segment <= 1 ? sums_->first_of_call() : sums_->started();
+  if (segment > 0) s.early_unit += units(c.segments[segment - 1].call.count, SharedSums::kUnit);
+  const uint32_t own = sums_->worker();
+  uint64_t done = 0;  // units
+  for (; s.early < s.call.count && sums_->is_free(s.early_unit + done); ++done) {
+    const uint64_t from = s.early, count = std::min(SharedSums::kUnit, s.call.count - from);
+    const float* const in = reinterpret_cast<const float*>(s.call.in) + from;
+    float* const record = floats(sums_->record(s.early_unit + done, own));
+    for (uint32_t worker = 0; worker < sums_->workers(); ++worker) {
+      const SharedSums::Share share = sums_->share(count, worker, kLine);
+      for (uint64_t at = share.from, end = at + share.count, n; at < end; at += n) {
+        n = std::min(kTogether, end - at);
+        s.plan->scan(n);
+        if (worker != own) std::memcpy(record + at, in + at, 4 * n);
+      }
+    }
+    s.early += count;
+  }
+  if (segment == 0) sums_->note_early(c.index, done);
+  return done > 0;
+}
+
+void Engine::start_sum(Collective& c, const Step& step) {
+  SegmentState& s = c.segments[step.segment];
+  const bool floats = sums_floats(s);
+  const uint64_t parts = floats ? s.call.count : s.stream->packets(), each = floats ? SharedSums::kUnit : SharedSums::kUnit / payload_words();
+  const auto early = floats ? std::optional(c.index) : std::nullopt;
+  const uint64_t unit = step.segment == 0 ? sums_->start_first(units(parts, each), early) : sums_->start(units(parts, each));
+  if (!floats || unit != s.early_unit) s.early = 0;
+  summed_.push_back({&c, step, floats, unit, sums_->started(), parts, each});
 }
 
 // Does the next thing that there is to do. False: there is none.
@@ -24,32 +79,44 @@ bool Engine::sum(int64_t now) {
   if (summed_.empty() || stripes_[0].port->fenced()) return false;
   const std::optional<SharedSums::Action> next = sums_->next();
   if (!next) return false;
-  const auto found = std::ranges::find_if(summed_, [&](const Summed& each) { return next->unit < each.end; });
-  Collective& c = *found->collective;
-  SegmentState& s = c.segments[found->step.segment];
-  const uint64_t from = (next->unit - found->unit) * SharedSums::kUnit, count = std::min(SharedSums::kUnit, s.call.count - from);
-  const auto share = [&](uint32_t worker, auto&& f) {
-    const SharedSums::Share part = sums_->share(count, worker);
-    if (part.count > 0) f(from + part.from, part.count, part.from);
-  };
+  const Summed& of = *std::ranges::find_if(summed_, [&](const Summed& each) { return next->unit < each.end; });
+  SegmentState& s = of.collective->segments[of.step.segment];
+  Stream& stream = *s.stream;
   const uint32_t own = sums_->worker();
+  const uint64_t from = (next->unit - of.unit) * of.each, count = std::min(of.each, of.parts - from);
+  // Calls f(element or packet, how many, where they are in a record) for those of a worker's share.
+  const auto each_of = [&](uint32_t worker, auto&& f) {
+    const SharedSums::Share share = sums_->share(count, worker, of.floats ? kLine : 1);
+    if (of.floats) {
+      if (share.count > 0) f(from + share.from, share.count, share.from);
+      return;
+    }
+    for (uint64_t i = share.from; i < share.from + share.count; ++i) f(from + i, 1, i * payload_words());
+  };
+  uint32_t* const result = sums_->result(next->unit);
   const int64_t before = clock_();
   if (next->kind == SharedSums::Action::Kind::put) {
-    float* const record = sums_->record(next->unit, own);
-    for (uint32_t worker = 0; worker < sums_->workers(); ++worker)
-      if (worker != own || !s.stream->is_plain())
-        share(worker, [&](uint64_t at, uint64_t n, uint64_t place) { s.stream->put(at, n, record + place); });
+    uint32_t* const record = sums_->record(next->unit, own);
+    for (uint32_t worker = 0; worker < sums_->workers() && from >= s.early; ++worker) {
+      if (worker == own && (!of.floats || stream.is_plain())) continue;  // added up from the input
+      each_of(worker, [&](uint64_t at, uint64_t n, uint64_t place) {
+        of.floats ? stream.put(at, n, floats(record + place)) : put(stream, at, record + place);
+      });
+    }
     stats_.quantize_ns += clock_() - before;
   } else if (next->kind == SharedSums::Action::Kind::add) {
-    share(own, [&](uint64_t at, uint64_t n, uint64_t place) {
+    each_of(own, [&](uint64_t at, uint64_t n, uint64_t place) {
+      if (!of.floats) return add(stream, at, next->unit, place);
       std::array<const float*, wire::kMaxWorkers> ranks;
-      for (uint32_t worker = 0; worker < sums_->workers(); ++worker) ranks[worker] = sums_->record(next->unit, worker) + place;
-      if (s.stream->is_plain()) ranks[own] = s.stream->input(at);
-      s.stream->add(at, n, {ranks.data(), sums_->workers()}, sums_->result(next->unit) + place);
+      for (uint32_t worker = 0; worker < sums_->workers(); ++worker) ranks[worker] = floats(sums_->record(next->unit, worker) + place);
+      if (stream.is_plain()) ranks[own] = stream.input(at);
+      stream.add(at, n, {ranks.data(), sums_->workers()}, floats(result + place));
     });
     stats_.quantize_ns += clock_() - before;
   } else {
-    share(next->worker, [&](uint64_t at, uint64_t n, uint64_t place) { s.stream->take(at, n, sums_->result(next->unit) + place); });
+    each_of(next->worker, [&](uint64_t at, uint64_t n, uint64_t place) {
+      of.floats ? stream.take(at, n, floats(result + place)) : stream.decode(at, reinterpret_cast<uint8_t*>(result + place));
+    });
     stats_.decode_ns += clock_() - before;
   }
   if (sums_->did(*next)) stripes_[0].port->wake_others();
@@ -57,20 +124,44 @@ bool Engine::sum(int64_t now) {
   while (!summed_.empty() && sums_->taken() >= summed_.front().end) {
     const Summed done = summed_.front();
     summed_.pop_front();
-    count_as_packets(done.collective->segments[done.step.segment].stream->packets());
+    const uint64_t packets = done.collective->segments[done.step.segment].stream->packets();
+    count_as_packets(done.floats ? packets : 0, 0, packets);
     step_done(*done.collective, done.step);
   }
   return true;
 }
 
+// Writes this worker's words of a packet, zeros where it would send a SKIP.
+void Engine::put(Stream& stream, uint64_t packet, uint32_t* to) {
+  const bool filled = stream.encode(packet, reinterpret_cast<uint8_t*>(to));
+  if (!filled) std::fill_n(to, payload_words(), 0);
+  count_as_packets(filled, !filled, 0);
+}
+
+// Adds up all ranks' words of a packet, which are at `place` of a unit. Writes the result, here and for the others.
+void Engine::add(Stream& stream, uint64_t packet, uint64_t unit, uint64_t place) {
+  std::array<const uint8_t*, wire::kMaxWorkers> ranks;
+  for (uint32_t worker = 0; worker < sums_->workers(); ++worker)
+    ranks[worker] = reinterpret_cast<const uint8_t*>(sums_->record(unit, worker) + place);
+  ranks[sums_->worker()] = aside_.get();
+  put(stream, packet, reinterpret_cast<uint32_t*>(aside_.get()));
+  uint8_t* const result = reinterpret_cast<uint8_t*>(sums_->result(unit) + place);
+  const WordsKernel combine = stream.is_or(packet) ? slot_kernels().or_all : slot_kernels().add_all;
+  combine(result, ranks.data(), sums_->workers(), stream.used(packet));
+  stream.decode(packet, result);
+}
+
 // Counted as the packets that it would have been, whose records would be in the same memory: what is reckoned from them, such as the time
 // on a network, knows no other way.
-void Engine::count_as_packets(uint64_t packets) {
-  stats_.data_packets += packets;
-  stats_.results += packets;
+void Engine::count_as_packets(uint64_t data, uint64_t skips, uint64_t results) {
+  stats_.data_packets += data;
+  stats_.skip_packets += skips;
+  stats_.results += results;
   PortCounters counts;
-  counts.packets_out = counts.packets_in = packets;
-  counts.bytes_out = counts.bytes_in = packets * stride_;
+  counts.packets_out = data + skips;
+  counts.bytes_out = data * stride_ + skips * wire::kHeaderBytes;
+  counts.packets_in = results;
+  counts.bytes_in = results * stride_;
   past_port_ += counts;
 }
 
