@@ -179,7 +179,7 @@ class Engine:
     def dealt(self, packet_number: int) -> tuple[int, int]:
         """The stripe that has a packet, and its number there."""
     refused: Final[list[int]]  # by the present switch of each stripe
-    late: Final[int]  # a bit for each rank that a sum without packets waits for
+    late: Final[int]  # a bit for each rank that a sum without slots waits for
     recovering: Final[bool]
     replaying: Final[bool]  # of an engine that is halted or broken: packets of complete collectives
     damage: Final[int | None]  # packet number whose RESULT was wrong twice

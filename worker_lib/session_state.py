@@ -306,7 +306,7 @@ class SessionState:
     def late_ranks(self) -> tuple[int, ...] | None:
         """Asks the switch, through the controller, whose packets it waits for; None where it cannot say.
 
-        The engine itself knows of sums that need no packets.
+        The engine itself knows of sums that need no slots.
         """
         if self.engine is not None and (late := self.engine.late):
             return tuple(rank for rank in range(late.bit_length()) if late >> rank & 1)

@@ -176,7 +176,7 @@ class AllReduceRank:
             reduce(work, call)
             times.append(clock())
         cpu = own_seconds() - cpu
-        # A rank that counts and answers takes the processor from those that have no result yet.
+        # Ranks on this core may have no result yet: to count and answer at once would take time from them.
         time.sleep(_REST_SECONDS)
         after = self._endpoint.counters()
         growth = {key: value - before.get(key, 0.0) for key, value in after.items()}

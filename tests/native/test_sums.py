@@ -1,4 +1,4 @@
-"""Sums without packets, step by step: the next thing that a worker can do, and those that it waits for."""
+"""Sums without slots, step by step: the next thing that a worker can do, and those that it waits for."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ int main() {
   go(two);
   go(one);
   std::printf(" %d%d|", one.waits(), two.waits());
-  // That of the next call is not, although it was said to be; the call after it is not begun at one of them.
+  // The next call's unit was said to be early, but has no floats: all wait for it. One begins a call more.
   one.note_early(8, 1);
   two.note_early(8, 1);
   for (SharedSums* each : {&one, &two}) each->start_first(1, std::nullopt);

@@ -13,8 +13,8 @@ from switchagg.errors import SwitchAggError, WorkerLostError
 WORKERS: Final = 3
 SECONDS: Final = 60.0
 DEADLINE: Final = 3.0  # seconds; a busy computer keeps no process waiting for so long
-# A packet and less, some packets, more than a window; of float32, which holds all of these numbers and their
-# sums exactly, the last three are summed without packets.
+# A packet and less, some packets, more than a window; the last three are summed without slots.
+# float32 holds all of these numbers and their sums exactly.
 _SIZES: Final = (2, 500, 3000, 60_000, 70_000, 300_000)
 _TYPES: Final = (np.int32, np.float32)
 

@@ -124,7 +124,7 @@ class Engine:
     """As `_native.Engine`: the product's engine, driven by the network while a thread waits in it."""
 
     processes: Final[dict[int, Engine]] = {}  # by host
-    late: Final = 0  # nobody here sums without packets
+    late: Final = 0  # nobody here sums without slots
     current_thread: Callable[[], Thread | None]
 
     def __init__(

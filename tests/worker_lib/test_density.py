@@ -45,8 +45,8 @@ def mixed(h: Any) -> Any:
 
 
 # By rank: groups, its own blocks and the sum's blocks of 16, 32, ... 1,024 elements that are not zero. No two
-# collectives here have as many elements, so zero blocks skipped or not, they are cut in the same segments;
-# with shared slots they are smaller.
+# collectives here have as many elements, so zero blocks skipped or not, they are cut in the same segments.
+# By UDP: where slots are shared segments are smaller, and other groups are drawn.
 GOLDEN = (
     (11, [185, 108, 70, 41, 26, 15, 9], [273, 149, 86, 48, 28, 16, 10]),
     (11, [168, 97, 62, 39, 22, 12, 7], [273, 149, 86, 48, 28, 16, 10]),

@@ -54,9 +54,9 @@ def test_a_rank_dies_in_the_middle_and_the_others_go_on(way: dict[str, bool]) ->
         assert stats["completed"] == 2
         assert stats["elements"] == 2 * ELEMENTS
         assert stats["bytes_reduced"] == 8 * ELEMENTS
-        # Sums in shared memory have no packet numbers.
-        assert stats["packets_sent"] >= stats["positions"] >= (0 if "shared" in way else 2 * ELEMENTS // 64)
-        assert stats["packets_sent"] >= 2 * ELEMENTS // 64
+        assert stats["packets_sent"] >= max(stats["positions"], 2 * ELEMENTS // 64)
+        # Large sums take no packet numbers where slots are shared.
+        assert (stats["positions"] < ELEMENTS // 64) == ("shared" in way)
 
 
 def test_a_rank_is_lost_before_what_is_sent_again_at_another_switch_is_complete() -> None:

@@ -23,7 +23,7 @@ from .test_engine_change import of_which_rank_1_lacks_results, ones
 
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 WORKERS = 3
-SIZES = (8_000, 160_000)  # elements: in slots, and without
+SIZES = (8_000, 160_000, 300_000)  # elements: in slots; without; in smaller segments than by UDP
 # Type, lanes, share of zero blocks at a rank.
 LANES = ((DType.F32, 8, 0.3), (DType.F32, 32, 0), (DType.F32, 16, 0.3), (DType.F32, 32, 0.3),
          (DType.F32, EXACT, 0.3), (DType.F64, EXACT, 0.3), (DType.F32, 32, 0), (DType.F32, BOUNDED, 0.3),
@@ -36,6 +36,8 @@ def reduced(cluster: Cluster, seed: int, moves: random.Random | None = None) -> 
     for rank, engine in cluster.engines.items():
         rng = np.random.default_rng([seed, rank])
         for (dtype, bits, zeros), size in itertools.product(LANES, SIZES):
+            if bits == BOUNDED and size == SIZES[-1]:  # the last bits depend on segments
+                continue
             x = np.ldexp(rng.standard_normal(size), rng.integers(-8, 8, size))
             x[np.repeat(rng.random(size // 16) < zeros, 16)] = 0
             x = x.astype(np.float64 if dtype == DType.F64 else np.float32)
@@ -249,7 +251,7 @@ def _submitted(
 
 
 def _begun(cluster: Cluster) -> list[tuple[_native.Engine, Any, Floats]]:
-    """Starts a sum without packets of which rank 2 has sent its header and plan, and then does nothing."""
+    """Starts a sum without slots of which rank 2 has sent its header and plan, and then does nothing."""
     found = [
         (engine, *_submitted(engine, rank, WORKERS, rank < 2)) for rank, engine in cluster.engines.items()
     ]

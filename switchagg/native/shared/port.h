@@ -134,7 +134,7 @@ class Port {
   // Writes the words that complete() had for this sequence number to packet memory, to be sent to another switch.
   virtual void restore(uint32_t) {}
 
-  // Memory in which the workers sum without packets; wait() also returns when this one can do something there. Null: they have none.
+  // Memory in which the workers sum without slots; wait() also returns when this one can do something there. Null: they have none.
   virtual std::shared_ptr<SharedSums> sums() { return nullptr; }
   // Wakes the other workers, who may wait for what this one has done there.
   virtual void wake_others() {}

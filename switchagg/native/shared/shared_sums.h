@@ -6,7 +6,7 @@
 //         ...
 //
 // Of each unit a worker does three things: it puts its words into its record, adds up its share once all have put theirs, and takes
-// the shares of others as they are done. Each counts what it has done, in a word that it alone writes. A unit's memory serves again
+// the shares of others as they are done. Each counts what it has done, in words that it alone writes. A unit's memory serves again
 // some units later: records once all have added up their shares, results once all have taken them.
 //
 // Floats of a call's first units may be in records before it is known that they are summed so. A worker says of which call they are before it

@@ -30,7 +30,7 @@ constexpr uint64_t kScanBudget = 1 << 20;  // elements scanned before the engine
 // is large.
 constexpr uint64_t kDenseSegment = 1 << 19, kSparseSegment = 1 << 24;
 constexpr uint64_t kSharedSegment = 1 << 17;  // where slots are shared, of tensors of more than two such segments
-constexpr size_t kSummed = 3;        // segments without packets at a time
+constexpr size_t kSummed = 3;        // segments without slots at a time
 constexpr int64_t kLook = 100'000;   // between looks at them where nobody wakes this worker
 constexpr uint64_t kNontemporal = 16 << 20;  // bytes; larger results are written with nontemporal stores
 
@@ -308,7 +308,7 @@ bool Engine::start_step(Collective& c) {
         s.digest = check_of(c).extended(c.digest, plan->agreed());
         s.digest = check_of(c).extended(s.digest, s.sequence->exponents());
       }
-      summed = sums_without_packets(s);
+      summed = sums_without_slots(s);
       packets = summed ? 0 : s.stream->packets();
       c.blocks_union += s.sequence->union_blocks();
       stats_.blocks_union += s.sequence->union_blocks();

@@ -30,7 +30,7 @@
 // Sealed (section 15), a generation opens with a collective of the engine's own, in which ranks exchange the nonces that their
 // keys are made of. Nothing of any other is sent before it is complete. At another switch the keys stay.
 //
-// Large sums need no packets in memory that the workers share (shared_sums.h): `summed_` has the segments that are not done. They take no
+// Large sums need no slots in memory that the workers share (shared_sums.h): `summed_` has the segments that are not done. They take no
 // numbers, and go on after a move to another switch.
 //
 // The buffers of a Call belong to the caller, who keeps them until the collective's status is no longer pending, or until
@@ -76,7 +76,7 @@ struct Admission {  // the controller's answer to this worker
   uint32_t policy = 0;        // the job's policy word at admission, for its first collective
   std::string link;           // name of the switch's UNIX socket; empty: UDP
   std::vector<uint16_t> receivers;  // of each rank, the `reply` that names it in directed contributions; or empty
-  bool shared_slots = false;  // the job's slots are in memory that its workers share; so to all, also to those that use UDP
+  bool shared_slots = false;  // the slots are in memory that the job's workers share; the same at all ranks, also at those that use UDP
   uint32_t threads = 1;       // of the switch, to which blocks of slots are dealt in turn; 0: not known
   uint32_t weight = kMostWeight;  // of several stripes
 };
@@ -320,10 +320,10 @@ class Engine {
   uint32_t policy() const { return policy_; }
   // Sets the policy in this worker's headers, if it is rank 0.
   void set_policy(uint32_t word) { policy_sent_ = word; }
-  // Nanoseconds since the last RESULT, or step of a sum without packets, while one is outstanding, of a collective from number
+  // Nanoseconds since the last RESULT, or step of a sum without slots, while one is outstanding, of a collective from number
   // `completed` on.
   int64_t silence_ns(uint64_t completed);
-  // A bit for each rank that a sum without packets waits for; of a broken engine, when it broke.
+  // A bit for each rank that a sum without slots waits for; of a broken engine, when it broke.
   uint32_t late() {
     auto lock = contend();
     return summed_.empty() ? late_ : sums_->late();
@@ -379,7 +379,7 @@ class Engine {
   void on_damaged(uint64_t packet_number, int64_t now);
   void break_damaged(uint64_t packet_number);
   bool send_new(int64_t now);
-  bool sums_without_packets(const SegmentState& s) const;
+  bool sums_without_slots(const SegmentState& s) const;
   bool sums_floats(const SegmentState& s) const;
   bool expects_floats(const Call& call) const;
   void start_sum(Collective& c, const Step& step);
@@ -468,7 +468,7 @@ class Engine {
   std::vector<Stripe> stripes_;
   Deal deal_{{kMostWeight}, 0};
   bool moved_ = false;  // of the generation: a stripe has
-  struct Summed {  // a segment that goes without packets, and is not done
+  struct Summed {  // a segment that goes without slots, and is not done
     Collective* collective;
     Step step;
     bool floats;           // its units are of elements; else of packets

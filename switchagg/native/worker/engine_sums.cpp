@@ -20,7 +20,7 @@ float* floats(uint32_t* words) { return reinterpret_cast<float*>(words); }
 }  // namespace
 
 // The same at all ranks: by what they have agreed on, and whether all have the memory, which is settled before the header's RESULT.
-bool Engine::sums_without_packets(const SegmentState& s) const {
+bool Engine::sums_without_slots(const SegmentState& s) const {
   return sums_ && !checked_ && s.call.kind == Kind::allreduce && s.call.adds() &&
          s.stream->packets() * payload_words() >= kLeastSummed && sums_->all_here();
 }
@@ -41,7 +41,7 @@ bool Engine::expects_floats(const Call& call) const {
 bool Engine::scan_and_put(Collective& c, uint32_t segment) {
   SegmentState& s = c.segments[segment];
   if (s.early > 0 || !expects_floats(s.call) || !unions_.whole(c.call)) return false;
-  // All is started up to the segment before the one before.
+  // The units of all segments are started but for the last one's, or, at a call's start, of all calls before.
   s.early_unit = segment <= 1 ? sums_->first_of_call() : sums_->started();
   if (segment > 0) s.early_unit += units(c.segments[segment - 1].call.count, SharedSums::kUnit);
   const uint32_t own = sums_->worker();

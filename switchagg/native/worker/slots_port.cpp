@@ -67,7 +67,7 @@ void SlotsPort::wake() {
   if (sums_) SharedSlots::wake(slots_.wake_ups(worker_));
 }
 
-// A RESULT can be received, or made, or something can be done for a sum without packets.
+// A RESULT can be received, or made, or something can be done for a sum without slots.
 bool SlotsPort::there() const {
   if (sums_->next() && !fenced()) return true;
   size_t looked = 0;
