@@ -53,36 +53,36 @@ int main() {
   // The first of two units is early at both, the second at one. They begin with the first buffer.
   one.note_early(7, 1);
   two.note_early(7, 2);
-  std::printf("%d", static_cast<int>(one.first_of_call()));
-  for (SharedSums* each : {&one, &two}) each->start_first(2, 7);
+  std::printf("%d", static_cast<int>(one.first_of_call(false)));
+  for (SharedSums* each : {&one, &two}) each->start_first(2, false, 7);
   go(one, 3);
   go(two, 3);
   go(one);
   go(two);
   go(one);
   std::printf(" %d%d|", one.waits(), two.waits());
-  // The next call's unit was said to be early, but has no floats: all wait for it. One begins a call more.
+  // The next call's unit was said to be early, but has no floats: all wait for it. The next has one unit.
   one.note_early(8, 1);
   two.note_early(8, 1);
-  for (SharedSums* each : {&one, &two}) each->start_first(1, std::nullopt);
-  one.start_first(1, std::nullopt);
+  for (SharedSums* each : {&one, &two}) each->start_first(1, false, std::nullopt);
+  one.start_first(1, true, std::nullopt);
   go(two);
   go(one);
   go(two);
-  two.start_first(1, std::nullopt);
+  two.start_first(1, true, std::nullopt);
   go(two);
   go(one);
   go(two);
   std::printf(" %d%d|", one.waits(), two.waits());
   // Of two units that both have put the second is given up: nobody adds it.
-  std::printf("%d", static_cast<int>(one.first_of_call()));
-  for (SharedSums* each : {&one, &two}) each->start_first(2, std::nullopt);
+  std::printf("%d", static_cast<int>(one.first_of_call(false)));
+  for (SharedSums* each : {&one, &two}) each->start_first(2, false, std::nullopt);
   go(two);
   go(one, 3);
-  one.stop(21);
+  one.stop(17);
   go(one);
   std::printf(" late %u", one.late());
-  two.stop(21);
+  two.stop(17);
   go(two);
   go(one);
   std::printf(" %d%d", one.waits(), two.waits());
@@ -102,6 +102,6 @@ def test_each_waits_for_the_others_and_for_buffers(tmp_path: Path) -> None:
         " add1! add2! add3! add4! put5 take1 take2 take3 take4; put5! take1! add5! take2! take3! take4!;"
         " add5! take5; take5!; 00 6",
         "8 put8 add8! put9!; put8 add8! put9; add9! take8; add9! take8! take9; take9!; 00",
-        " put12; put12! add12!; add12! take12; put16; put16! take12! add16!; add16! take16; 10",
-        "20 put20 put21; put20! put21! take16!; add20!; late 2 add20! take20; take20!; 00",
+        " put12; put12! add12! put13; add12! take12; put13! add13!; add13! take12! take13; take13!; 00",
+        "16 put16 put17; put16! add16! put17!;; late 2 add16! take16; take16!; 00",
     ]

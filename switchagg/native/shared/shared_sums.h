@@ -75,17 +75,18 @@ class SharedSums {
 
   // Units to be done after those before. Returns the number of the first.
   uint64_t start(uint64_t units) { return started_.fetch_add(units, std::memory_order_relaxed); }
-  // The first units of a call. They begin with the first buffer, which is in the caches if the calls before were short. `early`: the
-  // number of the call, if workers may have put them early.
-  uint64_t start_first(uint64_t units, std::optional<uint64_t> early) {
-    first_ = first_of_call();
+  // The first units of a call. `alone`: it has one unit. `early`: the number of the call, if workers may have put them early.
+  uint64_t start_first(uint64_t units, bool alone, std::optional<uint64_t> early) {
+    first_ = first_of_call(alone);
     call_ = early.value_or(UINT64_MAX);
     if (first_ > started()) gaps_.push_back({started(), first_});
     started_.store(first_, std::memory_order_relaxed);
     pass_gaps();  // wakes nobody: who adds the first unit does
     return start(units);
   }
-  uint64_t first_of_call() const { return (started() + buffers_ - 1) / buffers_ * buffers_; }
+  // Calls begin with the first buffer, which is in the caches if the calls before were short. Those of one unit follow each other in all
+  // buffers, so that several can be under way.
+  uint64_t first_of_call(bool alone) const { return alone ? started() : (started() + buffers_ - 1) / buffers_ * buffers_; }
   // All have added up the record's last words: this worker may write its own.
   bool is_free(uint64_t unit) const { return unit < buffers_ || all(&Seat::added, unit + 1 - buffers_); }
   // This worker's records have the first `units` of a call. To be said before it sends the call's plan.

@@ -42,7 +42,8 @@ bool Engine::scan_and_put(Collective& c, uint32_t segment) {
   SegmentState& s = c.segments[segment];
   if (s.early > 0 || !expects_floats(s.call) || !unions_.whole(c.call)) return false;
   // The units of all segments are started but for the last one's, or, at a call's start, of all calls before.
-  s.early_unit = segment <= 1 ? sums_->first_of_call() : sums_->started();
+  const bool alone = c.segments.size() == 1 && s.call.count <= SharedSums::kUnit;
+  s.early_unit = segment <= 1 ? sums_->first_of_call(alone) : sums_->started();
   if (segment > 0) s.early_unit += units(c.segments[segment - 1].call.count, SharedSums::kUnit);
   const uint32_t own = sums_->worker();
   uint64_t done = 0;  // units
@@ -68,8 +69,10 @@ void Engine::start_sum(Collective& c, const Step& step) {
   SegmentState& s = c.segments[step.segment];
   const bool floats = sums_floats(s);
   const uint64_t parts = floats ? s.call.count : s.stream->packets(), each = floats ? SharedSums::kUnit : SharedSums::kUnit / payload_words();
+  const uint64_t count = units(parts, each);
   const auto early = floats ? std::optional(c.index) : std::nullopt;
-  const uint64_t unit = step.segment == 0 ? sums_->start_first(units(parts, each), early) : sums_->start(units(parts, each));
+  const bool alone = c.segments.size() == 1 && count == 1;
+  const uint64_t unit = step.segment == 0 ? sums_->start_first(count, alone, early) : sums_->start(count);
   if (!floats || unit != s.early_unit) s.early = 0;
   summed_.push_back({&c, step, floats, unit, sums_->started(), parts, each});
 }
