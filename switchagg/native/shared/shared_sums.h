@@ -88,7 +88,7 @@ class SharedSums {
   // buffers, so that several can be under way.
   uint64_t first_of_call(bool alone) const { return alone ? started() : (started() + buffers_ - 1) / buffers_ * buffers_; }
   // All have added up the record's last words: this worker may write its own.
-  bool is_free(uint64_t unit) const { return unit < buffers_ || all(&Seat::added, unit + 1 - buffers_); }
+  bool is_free(uint64_t unit) const { return all_past(&Seat::added, unit); }
   // This worker's records have the first `units` of a call. To be said before it sends the call's plan.
   void note_early(uint64_t call, uint64_t units) {
     head_->seats[worker_].early.store(call * kMostUnits + units, std::memory_order_release);
@@ -101,8 +101,7 @@ class SharedSums {
   // The next thing that this worker can do now.
   std::optional<Action> next() const {
     const uint64_t started = this->started(), end = std::min(put_, started);
-    const bool no_result = added_ < buffers_ || all(&Seat::taken, added_ + 1 - buffers_);
-    if (added_ < end && no_result && all_put(added_)) return Action{Action::Kind::add, added_};
+    if (added_ < end && all_past(&Seat::taken, added_) && all_put(added_)) return Action{Action::Kind::add, added_};
     if (put_ < started && is_free(put_)) return Action{Action::Kind::put, put_};
     for (uint32_t i = 1; i < workers_; ++i) {
       const uint32_t other = worker_ + i < workers_ ? worker_ + i : worker_ + i - workers_;
@@ -163,7 +162,7 @@ class SharedSums {
   bool each_seat(F&& f) const {
     return std::all_of(head_->seats.begin(), head_->seats.begin() + workers_, f);
   }
-  // Numbers between two calls that no unit has.
+  // Passes numbers between two calls that no unit has, and tells the others what this worker has done.
   void pass_gaps() {
     for (const Gap& gap : gaps_) {
       const auto pass = [&](uint64_t& done) { done = done == gap.from ? gap.to : done; };
@@ -184,6 +183,10 @@ class SharedSums {
   }
   bool all_put(uint64_t unit) const {
     return each_seat([&](const Seat& seat) { return has_put(seat, unit); });
+  }
+  // All have done so much with the unit that had this one's memory before.
+  bool all_past(std::atomic<uint64_t> Seat::*counter, uint64_t unit) const {
+    return unit < buffers_ || all(counter, unit + 1 - buffers_);
   }
   bool all(std::atomic<uint64_t> Seat::*counter, uint64_t least) const {
     return each_seat([&](const Seat& seat) { return (seat.*counter).load(std::memory_order_acquire) >= least; });

@@ -379,6 +379,7 @@ class Engine {
   void on_damaged(uint64_t packet_number, int64_t now);
   void break_damaged(uint64_t packet_number);
   bool send_new(int64_t now);
+  bool may_sum(const Call& call) const;
   bool sums_without_slots(const SegmentState& s) const;
   bool sums_floats(const SegmentState& s) const;
   bool expects_floats(const Call& call) const;

@@ -15,26 +15,29 @@ constexpr uint64_t kLine = 16;              // floats; shares are of whole lines
 constexpr uint64_t kTogether = 1 << 12;     // floats that are scanned, and then put from the nearest cache
 
 uint64_t units(uint64_t parts, uint64_t each) { return (parts + each - 1) / each; }
+bool has_floats(const Call& call) { return call.dtype == DType::f32 && call.bits == 32; }
 float* floats(uint32_t* words) { return reinterpret_cast<float*>(words); }
 
 }  // namespace
 
-// The same at all ranks: by what they have agreed on, and whether all have the memory, which is settled before the header's RESULT.
+// The same at all ranks: by what they call, and, once the header has its RESULT, by whether all have the memory.
+bool Engine::may_sum(const Call& call) const {
+  return sums_ && !checked_ && call.kind == Kind::allreduce && call.adds() && sums_->all_here();
+}
+
 bool Engine::sums_without_slots(const SegmentState& s) const {
-  return sums_ && !checked_ && s.call.kind == Kind::allreduce && s.call.adds() &&
-         s.stream->packets() * payload_words() >= kLeastSummed && sums_->all_here();
+  return may_sum(s.call) && s.stream->packets() * payload_words() >= kLeastSummed;
 }
 
 // Of these: dense floats.
 bool Engine::sums_floats(const SegmentState& s) const {
-  return s.call.dtype == DType::f32 && s.call.bits == 32 && s.sequence->whole() &&
+  return has_floats(s.call) && s.sequence->whole() &&
          std::ranges::none_of(s.sequence->ranges(), [](const ChunkRange& each) { return each.special; });
 }
 
 // Before anything is agreed on, of a segment that this worker puts as it is.
 bool Engine::expects_floats(const Call& call) const {
-  return sums_ && !checked_ && call.kind == Kind::allreduce && call.adds() && call.dtype == DType::f32 && call.bits == 32 &&
-         !call.mask && !call.memory && call.count >= kLeastSummed && sums_->all_here() && !stripes_[0].port->fenced();
+  return may_sum(call) && has_floats(call) && !call.mask && !call.memory && call.count >= kLeastSummed && !stripes_[0].port->fenced();
 }
 
 // Scans a segment, or its first units, and puts its floats meanwhile. False: nothing was scanned.
