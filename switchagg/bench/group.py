@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from switchagg.bench.peers.peer import Endpoint, Peer, RankConfig
+from switchagg.launch.cores import bind
 from switchagg.launch.control import CommandedRank, RankControl
 from switchagg.launch.processes import Output, Processes
 from switchagg.processor_time import process_seconds
@@ -66,6 +67,7 @@ class Group:
             "directory": self._directory.name,
             "timeout": timeout,
             "options": self.peer.start(),
+            "cores": sorted(os.sched_getaffinity(0)),
         }
         text = json.dumps(config | {"rank": 0}).replace('"rank": 0', '"rank": {rank}')
         command = [sys.executable, "-P", "-m", "switchagg.bench.group", text]
@@ -100,6 +102,7 @@ def serve(config_text: str) -> None:
     mine = RankConfig(
         rank, config["workers"], Path(config["directory"]), config["timeout"], config["options"]
     )
+    bind(rank, mine.workers, set(config["cores"]))
     module, name = config["runner"]
     with CommandedRank(config["socket"], rank) as parent:
         make: Callable[[int, Endpoint], CommandRunner] = getattr(importlib.import_module(module), name)

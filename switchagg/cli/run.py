@@ -82,6 +82,12 @@ def add_parser(subparsers: Any) -> None:
         metavar="SECONDS",
         help="time to end after a failure (%(default)g)",
     )
+    option(
+        "--bind-to",
+        choices=("core", "none"),
+        default="core",
+        help="core: each rank to its share of a host's cores, as under mpirun (%(default)s)",
+    )
     option("--seal", action="store_true", help="seal sums, with a secret that only the ranks have")
     option("--no-prefix", action="store_true", help="do not mark lines with their rank")
     option(
@@ -122,6 +128,7 @@ def run(args: argparse.Namespace) -> int:
         common: dict[str, Any] = {
             "prefix": not args.no_prefix, "grace": args.grace, "say": _say, "signals": signals,
             "watched": watched, "to_stderr": args.json, "ended": ended,
+            "bind": args.bind_to == "core",
         }  # fmt: skip
         try:
             if hosts:

@@ -291,6 +291,7 @@ def run_hosts(
     secret: Secret | None,
     to_stderr: bool,
     ended: Callable[[int, int], None],
+    bind: bool,
     ssh: str = SSH,
     python: str = sys.executable,
 ) -> int:
@@ -305,7 +306,7 @@ def run_hosts(
         secret: of sealed sums.
         ssh: a command line to which host and remote command are appended.
         python: of the hosts.
-        prefix, grace, say, signals, watched, to_stderr, ended: as in `run_ranks`.
+        prefix, grace, say, signals, watched, to_stderr, ended, bind: as in `run_ranks`.
 
     Returns:
         As `run_ranks`.
@@ -328,7 +329,7 @@ def run_hosts(
         for child, host in connections.hosts.items():
             connections.send(child, {
                 "environment": dict(environment), "folder": os.getcwd(), "command": list(command),
-                "first": first, "count": host.slots, "prefix": prefix, "grace": grace,
+                "first": first, "count": host.slots, "prefix": prefix, "grace": grace, "bind": bind,
                 "secret": secret.show().hex() if secret is not None else None,
             })  # fmt: skip
             first += host.slots

@@ -34,9 +34,10 @@ import tempfile
 import termios
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import partial
 from pathlib import Path
 from typing import IO, Final, Self
 
@@ -255,6 +256,7 @@ class Processes:
         descriptors: Sequence[int] = (),
         to_stderr: bool = False,
         stdin: int = subprocess.DEVNULL,
+        cores: Collection[int] = (),
     ) -> Child:
         """Starts a child.
 
@@ -265,6 +267,7 @@ class Processes:
             descriptors: file descriptors that the child inherits.
             to_stderr: pass on to standard error also what the child writes to its standard output.
             stdin: its standard input: empty, or ``subprocess.PIPE``.
+            cores: that it is bound to; none: those of this process.
 
         Raises:
             CannotExecute: the operating system refused.
@@ -284,7 +287,7 @@ class Processes:
                 env=environment,
                 pass_fds=descriptors,
                 process_group=0,
-                preexec_fn=self._begin,  # noqa: PLW1509
+                preexec_fn=partial(self._begin, cores),  # noqa: PLW1509
             )
         except OSError as error:
             if kept is not None:
@@ -440,8 +443,10 @@ class Processes:
             self._selector.unregister(key.fileobj)
         return bool(chunk)
 
-    def _begin(self) -> None:
+    def _begin(self, cores: Collection[int]) -> None:
         """Called in a child before it executes its command."""
+        if cores:
+            os.sched_setaffinity(0, cores)
         self._guardian.add_this_process()  # it never runs without the guardian knowing
         # A terminal stops background groups that read it. Without one, asking for a password fails at once.
         with contextlib.suppress(OSError):  # there is none

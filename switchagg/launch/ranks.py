@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from switchagg.launch.cores import share
 from switchagg.launch.processes import Child, Ended, Output, Processes, Readable, ending
 from switchagg.launch.signals import STOP_SIGNALS
 from worker_lib.secret import Secret, hand_on
@@ -37,6 +38,7 @@ def run_ranks(
     to_stderr: bool = False,
     ended: Callable[[int, int], None] | None = None,
     first: int = 0,
+    bind: bool = True,
 ) -> int:
     """Starts a process for each command, with the environment at its side, and waits until all have ended.
 
@@ -56,6 +58,7 @@ def run_ranks(
         to_stderr: pass on to standard error also what ranks write to their standard output.
         ended: takes a rank and its exit status (128 + n where signal n killed it) when it ends.
         first: number of the first of these ranks.
+        bind: each to its share of the cores that this process may use (`switchagg.launch.cores`).
 
     Returns:
         128 + n after signal n to this process; else the exit status of the first rank that failed, 128 + n
@@ -69,12 +72,14 @@ def run_ranks(
     stopping: signal.Signals | None = None
     term_at = kill_at = math.inf
     processes = Processes()
+    cores = os.sched_getaffinity(0)
     try:
         for index, (command, environment) in enumerate(zip(commands, environments, strict=True)):
             output, rank = Output.MARKED if prefix else Output.INHERITED, first + index
             processes.start(
                 f"rank {rank}", command, environment=environment, output=output, prefix=f"[{rank}] ",
                 descriptors=inherited[index : index + 1], to_stderr=to_stderr,
+                cores=share(cores, index, len(commands)) if bind else (),
             )  # fmt: skip
         for descriptor in (signals, *watched):
             processes.watch(descriptor)

@@ -67,6 +67,7 @@ def main() -> int:
                     inherited=pipes,
                     ended=lambda rank, status: _tell({"ended": [rank, status]}),
                     first=first,
+                    bind=order["bind"],
                 )
             except CannotExecute as error:
                 _say(str(error))

@@ -24,6 +24,7 @@ from switchagg.bench.rank import AllReduceRank, Measured
 from switchagg.bench.report import table, to_json
 from switchagg.cli.main import main
 from switchagg.errors import UsageError
+from switchagg.launch.cores import share
 from switchagg.launch.processes import ProcessError
 from switchagg.report.machine import machine
 from tests.waiting import eventually
@@ -281,6 +282,13 @@ def test_a_rank_that_dies_is_a_failure_with_a_reason() -> None:
         (cell, *_) = Settings(workers=(2,), sizes=(4096,)).cells()
         with pytest.raises(ProcessError, match=r"rank 1 ended|rank 1 hung up|was killed by SIGKILL"):
             group.command(lambda _: cell, type(None), 120.0)
+
+
+@needs_gloo
+def test_each_rank_has_its_share_of_the_cores() -> None:
+    with Group(GlooPeer(), 2, 120.0, AllReduceRank) as group:
+        found = [os.sched_getaffinity(child.pid) for child in group.processes.children]
+    assert found == [share(os.sched_getaffinity(0), rank, 2) for rank in range(2)]
 
 
 @needs_gloo

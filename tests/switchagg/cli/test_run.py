@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from switchagg.cli.main import main
+from switchagg.launch.cores import share
 from tests.switchagg.cli.processes import Command, command, outcome
 from tests.waiting import eventually
 
@@ -60,6 +61,18 @@ def test_what_the_processes_find() -> None:
         assert (environment["OTHER"], environment["OMP_NUM_THREADS"]) == ("stays", "3")
     for name in ("MASTER_PORT", "SWITCHAGG_CONTROLLER"):
         assert len({environment[name] for environment in found.values()}) == 1
+
+
+@pytest.mark.parametrize("where", [(), ("-H", "localhost:4")])
+@pytest.mark.parametrize("bound", [True, False])
+def test_each_has_its_share_of_the_cores(where: tuple[str, ...], bound: bool) -> None:
+    program = "import os; print(sorted(os.sched_getaffinity(0)))"
+    asked = [*(where or ("-n", "4")), *([] if bound else ["--bind-to", "none"])]
+    status, out, err = outcome("run", *asked, *python(program))
+    assert (status, err) == (0, "")
+    mine = os.sched_getaffinity(0)
+    expected = {rank: [str(sorted(share(mine, rank, 4) if bound else mine))] for rank in range(4)}
+    assert lines(out) == expected
 
 
 def test_they_can_join_and_the_options_reach_the_switch(tmp_path: Path) -> None:
