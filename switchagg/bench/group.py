@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from switchagg.bench.peers.peer import Endpoint, Peer, RankConfig
-from switchagg.launch.cores import bind
 from switchagg.launch.control import CommandedRank, RankControl
+from switchagg.launch.cores import bind, shares
 from switchagg.launch.processes import Output, Processes
 from switchagg.processor_time import process_seconds
 
@@ -102,7 +102,9 @@ def serve(config_text: str) -> None:
     mine = RankConfig(
         rank, config["workers"], Path(config["directory"]), config["timeout"], config["options"]
     )
-    bind(rank, mine.workers, set(config["cores"]))
+    cores = set(config["cores"])
+    if os.sched_getaffinity(0) == cores:  # else the peer's launcher has bound it
+        bind(shares(cores, mine.workers)[rank])
     module, name = config["runner"]
     with CommandedRank(config["socket"], rank) as parent:
         make: Callable[[int, Endpoint], CommandRunner] = getattr(importlib.import_module(module), name)

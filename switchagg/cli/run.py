@@ -28,6 +28,9 @@ environment, as under torchrun, and SWITCHAGG_CONTROLLER and SWITCHAGG_JOB, whic
 OMP_NUM_THREADS is 1 where it is not set and there are several processes, PYTHONUNBUFFERED is 1 where it is
 not set. Their standard input is empty.
 
+Each rank is bound to its share of the cores that this command may use, or with -H the login on its host, and
+so is what it starts. Give jobs of one computer cores of their own by taskset, or give them --bind-to none.
+
 With --seal the ranks seal their sums (docs/using.md), with the secret that SWITCHAGG_SEAL names here, or else
 a fresh one. Each rank reads it from a pipe, which SWITCHAGG_SEAL names there; no file, command line or
 environment has it. Processes leave no core files then.
@@ -84,9 +87,9 @@ def add_parser(subparsers: Any) -> None:
     )
     option(
         "--bind-to",
-        choices=("core", "none"),
-        default="core",
-        help="core: each rank to its share of a host's cores, as under mpirun (%(default)s)",
+        choices=("cores", "none"),
+        default="cores",
+        help="cores: each rank to its share of those of its host that this command may use (%(default)s)",
     )
     option("--seal", action="store_true", help="seal sums, with a secret that only the ranks have")
     option("--no-prefix", action="store_true", help="do not mark lines with their rank")
@@ -128,7 +131,7 @@ def run(args: argparse.Namespace) -> int:
         common: dict[str, Any] = {
             "prefix": not args.no_prefix, "grace": args.grace, "say": _say, "signals": signals,
             "watched": watched, "to_stderr": args.json, "ended": ended,
-            "bind": args.bind_to == "core",
+            "bind": args.bind_to == "cores",
         }  # fmt: skip
         try:
             if hosts:

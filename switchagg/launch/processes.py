@@ -42,6 +42,7 @@ from pathlib import Path
 from typing import IO, Final, Self
 
 from switchagg.errors import SwitchAggError
+from switchagg.launch.cores import bind
 
 ONE_THREAD: Final = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"), "1"
@@ -267,7 +268,7 @@ class Processes:
             descriptors: file descriptors that the child inherits.
             to_stderr: pass on to standard error also what the child writes to its standard output.
             stdin: its standard input: empty, or ``subprocess.PIPE``.
-            cores: that it is bound to; none: those of this process.
+            cores: that it is bound to (`switchagg.launch.cores`); if none, those of this process.
 
         Raises:
             CannotExecute: the operating system refused.
@@ -446,7 +447,7 @@ class Processes:
     def _begin(self, cores: Collection[int]) -> None:
         """Called in a child before it executes its command."""
         if cores:
-            os.sched_setaffinity(0, cores)
+            bind(cores)
         self._guardian.add_this_process()  # it never runs without the guardian knowing
         # A terminal stops background groups that read it. Without one, asking for a password fails at once.
         with contextlib.suppress(OSError):  # there is none

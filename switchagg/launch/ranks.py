@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from switchagg.launch.cores import share
+from switchagg.launch.cores import shares
 from switchagg.launch.processes import Child, Ended, Output, Processes, Readable, ending
 from switchagg.launch.signals import STOP_SIGNALS
 from worker_lib.secret import Secret, hand_on
@@ -38,7 +38,7 @@ def run_ranks(
     to_stderr: bool = False,
     ended: Callable[[int, int], None] | None = None,
     first: int = 0,
-    bind: bool = True,
+    bind: bool,
 ) -> int:
     """Starts a process for each command, with the environment at its side, and waits until all have ended.
 
@@ -72,14 +72,14 @@ def run_ranks(
     stopping: signal.Signals | None = None
     term_at = kill_at = math.inf
     processes = Processes()
-    cores = os.sched_getaffinity(0)
+    cores = shares(os.sched_getaffinity(0), len(commands)) if bind else [set[int]()] * len(commands)
     try:
         for index, (command, environment) in enumerate(zip(commands, environments, strict=True)):
             output, rank = Output.MARKED if prefix else Output.INHERITED, first + index
             processes.start(
                 f"rank {rank}", command, environment=environment, output=output, prefix=f"[{rank}] ",
                 descriptors=inherited[index : index + 1], to_stderr=to_stderr,
-                cores=share(cores, index, len(commands)) if bind else (),
+                cores=cores[index],
             )  # fmt: skip
         for descriptor in (signals, *watched):
             processes.watch(descriptor)

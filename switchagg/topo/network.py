@@ -99,6 +99,7 @@ class Network:
                 say=_say,
                 signals=signals,
                 to_stderr=to_stderr,
+                bind=False,
             )
         ranks = [json.loads(path.read_text()) for path in folder.glob("*.json")]
         shutil.rmtree(folder)

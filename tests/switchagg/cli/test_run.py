@@ -9,13 +9,13 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from switchagg.cli.main import main
-from switchagg.launch.cores import share
 from tests.switchagg.cli.processes import Command, command, outcome
 from tests.waiting import eventually
 
@@ -35,6 +35,16 @@ def lines(text: str) -> dict[int, list[str]]:
         prefix, _, rest = line.partition("] ")
         found.setdefault(int(prefix.removeprefix("[")), []).append(rest)
     return found
+
+
+@contextmanager
+def on_cores(cores: set[int]) -> Iterator[None]:
+    own = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, own)
 
 
 def wait_for_output(running: Command, count: int) -> list[str]:
@@ -63,16 +73,28 @@ def test_what_the_processes_find() -> None:
         assert len({environment[name] for environment in found.values()}) == 1
 
 
-@pytest.mark.parametrize("where", [(), ("-H", "localhost:4")])
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+@pytest.mark.parametrize(
+    ("where", "hosts"), [(("-n", "4"), [4]), (("-H", "localhost:1,127.0.0.1:2"), [1, 2])]
+)
 @pytest.mark.parametrize("bound", [True, False])
-def test_each_has_its_share_of_the_cores(where: tuple[str, ...], bound: bool) -> None:
-    program = "import os; print(sorted(os.sched_getaffinity(0)))"
-    asked = [*(where or ("-n", "4")), *([] if bound else ["--bind-to", "none"])]
-    status, out, err = outcome("run", *asked, *python(program))
+def test_each_has_its_share_of_the_cores(where: tuple[str, ...], hosts: list[int], bound: bool) -> None:
+    mine = set(sorted(os.sched_getaffinity(0))[:2])
+    program = "import os; print(*sorted(os.sched_getaffinity(0)))"
+    with on_cores(mine):
+        status, out, err = outcome("run", *where, *([] if bound else ["--bind-to", "none"]), *python(program))
     assert (status, err) == (0, "")
-    mine = os.sched_getaffinity(0)
-    expected = {rank: [str(sorted(share(mine, rank, 4) if bound else mine))] for rank in range(4)}
-    assert lines(out) == expected
+    found = [set(map(int, text.split())) for _, (text,) in sorted(lines(out).items())]
+    if not bound:
+        assert found == [mine] * sum(hosts)
+        return
+    first = 0
+    for count in hosts:
+        ranks = found[first : first + count]
+        first += count
+        assert set().union(*ranks) == mine
+        assert all(len(each) == (2 if count == 1 else 1) for each in ranks)
+        assert [sum(core in each for each in ranks) for core in mine] == [max(1, count // 2)] * 2
 
 
 def test_they_can_join_and_the_options_reach_the_switch(tmp_path: Path) -> None:
