@@ -17,7 +17,6 @@ from importlib.util import find_spec
 from typing import Any, Final, TypeVar
 
 from switchagg.errors import UsageError, require
-from switchagg.launch.cores import shares
 from switchagg.launch.processes import Ended, Line, ProcessError, Processes
 from switchagg.report.machine import machine
 from switchagg.report.table import columns
@@ -163,15 +162,10 @@ def _group(module: str, settings: Any, workers: int, controller: str, collect: C
     }  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="swbench-") as folder, Processes() as processes:
         config = {"settings": asdict(settings), "workers": workers, "store": f"{folder}/store"}
-        command, cores = [sys.executable, "-P", "-m", module], shares(os.sched_getaffinity(0), workers)
+        command = [sys.executable, "-P", "-m", module]
         for rank in range(workers):
             text = json.dumps(config | {"rank": rank})
-            processes.start(
-                f"rank {rank} of {workers}",
-                [*command, text],
-                environment=environment,
-                cores=cores[rank],
-            )
+            processes.start(f"rank {rank} of {workers}", [*command, text], environment=environment)
         for event in processes.events():
             match event:
                 case Line(child, text) if child is processes.children[0]:

@@ -67,7 +67,7 @@ class Group:
             "directory": self._directory.name,
             "timeout": timeout,
             "options": self.peer.start(),
-            "cores": sorted(os.sched_getaffinity(0)),
+            "cores": sorted(os.sched_getaffinity(0)) if self.peer.binds else [],
         }
         text = json.dumps(config | {"rank": 0}).replace('"rank": 0', '"rank": {rank}')
         command = [sys.executable, "-P", "-m", "switchagg.bench.group", text]

@@ -28,8 +28,10 @@ environment, as under torchrun, and SWITCHAGG_CONTROLLER and SWITCHAGG_JOB, whic
 OMP_NUM_THREADS is 1 where it is not set and there are several processes, PYTHONUNBUFFERED is 1 where it is
 not set. Their standard input is empty.
 
-Each rank is bound to its share of the cores that this command may use, or with -H the login on its host, and
-so is what it starts. Give jobs of one computer cores of their own by taskset, or give them --bind-to none.
+Where ranks share slots, so that the switch needs no core (one host, no --controller, no faults, rates,
+captures or --seal, no other SWITCHAGG_TRANSPORT), each is bound to its share of the cores that this command
+may use, and so is what it starts. Give jobs of one computer cores of their own by taskset, or give them
+--bind-to none.
 
 With --seal the ranks seal their sums (docs/using.md), with the secret that SWITCHAGG_SEAL names here, or else
 a fresh one. Each rank reads it from a pipe, which SWITCHAGG_SEAL names there; no file, command line or
@@ -87,9 +89,10 @@ def add_parser(subparsers: Any) -> None:
     )
     option(
         "--bind-to",
-        choices=("cores", "none"),
-        default="cores",
-        help="cores: each rank to its share of those of its host that this command may use (%(default)s)",
+        choices=("auto", "cores", "none"),
+        default="auto",
+        help="cores: each rank to its share of those of its host that this command may use; auto: so where "
+        "the switch needs none, with slots that all ranks share (%(default)s)",
     )
     option("--seal", action="store_true", help="seal sums, with a secret that only the ranks have")
     option("--no-prefix", action="store_true", help="do not mark lines with their rank")
@@ -131,7 +134,7 @@ def run(args: argparse.Namespace) -> int:
         common: dict[str, Any] = {
             "prefix": not args.no_prefix, "grace": args.grace, "say": _say, "signals": signals,
             "watched": watched, "to_stderr": args.json, "ended": ended,
-            "bind": args.bind_to == "cores",
+            "bind": args.bind_to == "cores" or (args.bind_to == "auto" and not _needs_switch(args)),
         }  # fmt: skip
         try:
             if hosts:
@@ -226,6 +229,13 @@ def _check(args: argparse.Namespace, command: list[str]) -> None:
         raise UsageError("job is empty; accepted: a name")
     if args.controller is not None and (own := _switch_arguments(args)):
         raise UsageError(f"{own[0]} is for a switch that this command starts; with --controller it does not")
+
+
+def _needs_switch(args: argparse.Namespace) -> bool:
+    """Packets go through a switch, as far as this command knows."""
+    asked = os.environ.get("SWITCHAGG_TRANSPORT") or "auto"
+    elsewhere = args.hosts is not None or args.hostfile is not None or args.controller is not None
+    return elsewhere or args.seal or bool(network_arguments(args)) or asked not in ("auto", "slots")
 
 
 def _switch_arguments(args: argparse.Namespace) -> list[str]:

@@ -78,6 +78,11 @@ class Peer(ABC):
     name: str
     """The group's name: the module under `switchagg.bench.peers` that the rank's process loads."""
 
+    @property
+    def binds(self) -> bool:
+        """Its ranks are bound to cores: no other process of it needs these."""
+        return True
+
     @abstractmethod
     def missing(self) -> str | None:
         """The reason that it cannot run here, in one line; None where it can."""

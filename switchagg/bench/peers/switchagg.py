@@ -30,6 +30,10 @@ class SwitchaggPeer(Peer):
         self._loss = loss
         self._host: Embedded | None = None
 
+    @property
+    def binds(self) -> bool:
+        return self._transport == "slots"  # else the switch takes turns with ranks
+
     def missing(self) -> str | None:
         try:
             importlib.import_module("worker_lib")

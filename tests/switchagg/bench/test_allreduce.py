@@ -293,6 +293,14 @@ def test_each_rank_has_its_share_of_the_cores() -> None:
     assert not found[0] & found[1] or len(own) % 2 == 1
 
 
+@pytest.mark.parametrize("transport", ["slots", "udp"])
+def test_ranks_are_bound_where_the_switch_needs_no_core(transport: str) -> None:
+    with Group(SwitchaggPeer(Settings(), transport=transport), 2, 120.0, AllReduceRank) as group:
+        found = [os.sched_getaffinity(child.pid) for child in group.processes.children]
+    own = os.sched_getaffinity(0)
+    assert found == (shares(own, 2) if transport == "slots" else [own, own])
+
+
 @needs_gloo
 def test_what_a_rank_raises_reaches_the_parent() -> None:
     with (

@@ -73,28 +73,39 @@ def test_what_the_processes_find() -> None:
         assert len({environment[name] for environment in found.values()}) == 1
 
 
+HOSTS = ("-H", "localhost:1,127.0.0.1:2")
+
+
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 @pytest.mark.parametrize(
-    ("where", "hosts"), [(("-n", "4"), [4]), (("-H", "localhost:1,127.0.0.1:2"), [1, 2])]
+    ("given", "bound"),
+    [
+        (("-n", "4"), [4]),
+        (("-n", "3", "--bind-to", "none"), []),
+        (("-n", "3", "--loss", "0.01"), []),
+        (("-n", "3", "--loss", "0.01", "--bind-to", "cores"), [3]),
+        (("-n", "3", "--seal"), []),
+        (HOSTS, []),
+        ((*HOSTS, "--bind-to", "cores"), [1, 2]),
+    ],
 )
-@pytest.mark.parametrize("bound", [True, False])
-def test_each_has_its_share_of_the_cores(where: tuple[str, ...], hosts: list[int], bound: bool) -> None:
+def test_each_has_its_share_of_the_cores(given: tuple[str, ...], bound: list[int]) -> None:
+    """`bound`: ranks of each host that are bound."""
     mine = set(sorted(os.sched_getaffinity(0))[:2])
     program = "import os; print(*sorted(os.sched_getaffinity(0)))"
     with on_cores(mine):
-        status, out, err = outcome("run", *where, *([] if bound else ["--bind-to", "none"]), *python(program))
+        status, out, err = outcome("run", *given, *python(program))
     assert (status, err) == (0, "")
     found = [set(map(int, text.split())) for _, (text,) in sorted(lines(out).items())]
     if not bound:
-        assert found == [mine] * sum(hosts)
-        return
-    first = 0
-    for count in hosts:
-        ranks = found[first : first + count]
-        first += count
-        assert set().union(*ranks) == mine
-        assert all(len(each) == (2 if count == 1 else 1) for each in ranks)
-        assert [sum(core in each for each in ranks) for core in mine] == [max(1, count // 2)] * 2
+        assert found == [mine] * 3
+    for count in bound:
+        ranks, found = found[:count], found[count:]
+        if count == 1:
+            assert ranks == [mine]
+        else:
+            first, second = sorted(mine)
+            assert sorted(ranks, key=min) == [{first}] * ((count + 1) // 2) + [{second}] * (count // 2)
 
 
 def test_they_can_join_and_the_options_reach_the_switch(tmp_path: Path) -> None:
