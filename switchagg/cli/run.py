@@ -13,7 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from switchagg.cli.options import add_job_size_options, add_network_options, chosen, network_arguments
+from switchagg.cli.options import (
+    add_job_size_options,
+    add_network_options,
+    chosen,
+    faults_from,
+    network_arguments,
+    rate_from,
+)
 from switchagg.errors import UsageError, require
 from switchagg.launch.signals import stop_signals
 from switchagg.wire.header import MAX_WORKERS
@@ -28,10 +35,10 @@ environment, as under torchrun, and SWITCHAGG_CONTROLLER and SWITCHAGG_JOB, whic
 OMP_NUM_THREADS is 1 where it is not set and there are several processes, PYTHONUNBUFFERED is 1 where it is
 not set. Their standard input is empty.
 
-Where ranks share slots, so that the switch needs no core (one host, no --controller, no faults, rates,
-captures or --seal, no other SWITCHAGG_TRANSPORT), each is bound to its share of the cores that this command
-may use, and so is what it starts. Give jobs of one computer cores of their own by taskset, or give them
---bind-to none.
+Where ranks share slots, so that the switch needs no core (no -H, --hostfile or --controller, no faults, rates
+or captures, no sealed or checked sums, no other SWITCHAGG_TRANSPORT), each is bound to its share of the cores
+that this command may use, and so is what it starts. Give jobs of one computer cores of their own by taskset,
+or give them --bind-to none.
 
 With --seal the ranks seal their sums (docs/using.md), with the secret that SWITCHAGG_SEAL names here, or else
 a fresh one. Each rank reads it from a pipe, which SWITCHAGG_SEAL names there; no file, command line or
@@ -91,8 +98,8 @@ def add_parser(subparsers: Any) -> None:
         "--bind-to",
         choices=("auto", "cores", "none"),
         default="auto",
-        help="cores: each rank to its share of those of its host that this command may use; auto: so where "
-        "the switch needs none, with slots that all ranks share (%(default)s)",
+        help="cores: bind each rank to its share of those that may be used on its host; none: bind none; "
+        "auto: bind where ranks share slots, as far as this command knows (%(default)s)",
     )
     option("--seal", action="store_true", help="seal sums, with a secret that only the ranks have")
     option("--no-prefix", action="store_true", help="do not mark lines with their rank")
@@ -233,9 +240,14 @@ def _check(args: argparse.Namespace, command: list[str]) -> None:
 
 def _needs_switch(args: argparse.Namespace) -> bool:
     """Packets go through a switch, as far as this command knows."""
-    asked = os.environ.get("SWITCHAGG_TRANSPORT") or "auto"
-    elsewhere = args.hosts is not None or args.hostfile is not None or args.controller is not None
-    return elsewhere or args.seal or bool(network_arguments(args)) or asked not in ("auto", "slots")
+
+    def asked(name: str, *idle: str) -> bool:
+        return (os.environ.get(f"SWITCHAGG_{name}") or idle[0]) not in idle
+
+    elsewhere = any(each is not None for each in (args.hosts, args.hostfile, args.controller))
+    guarded = args.seal or asked("SEAL", "") or asked("CHECK", "0")
+    faulty = faults_from(args).any or rate_from(args) is not None or args.pcap is not None
+    return elsewhere or guarded or faulty or asked("TRANSPORT", "auto", "slots")
 
 
 def _switch_arguments(args: argparse.Namespace) -> list[str]:

@@ -19,9 +19,9 @@ _SYSTEM: Final = Path("/sys/devices/system/cpu")
 def shares(cores: Collection[int], ranks: int, system: Path = _SYSTEM) -> list[set[int]]:
     """Returns the cores of each of a computer's ranks, by index.
 
-    Each rank has as many of its own as there are for all, near each other: threads of one core, of one
-    level-3 cache, of one package. What is left over is everybody's. With more ranks than cores each has one,
-    in turn.
+    Each rank has as many of its own as there are for all: neighbours in the order of package, memory node,
+    level-3 cache and core. Threads of a core stay together if there are enough. What is left over, the last,
+    is everybody's. With more ranks than cores each has one, in turn.
 
     Args:
         cores: numbers of those to share, one or more.

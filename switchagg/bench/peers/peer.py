@@ -80,7 +80,7 @@ class Peer(ABC):
 
     @property
     def binds(self) -> bool:
-        """Its ranks are bound to cores: no other process of it needs these."""
+        """True if its ranks are bound to cores: no other process works for each call."""
         return True
 
     @abstractmethod

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from switchagg.cli.main import main
+from switchagg.launch.cores import shares
 from tests.switchagg.cli.processes import Command, command, outcome
 from tests.waiting import eventually
 
@@ -94,18 +95,37 @@ def test_each_has_its_share_of_the_cores(given: tuple[str, ...], bound: list[int
     mine = set(sorted(os.sched_getaffinity(0))[:2])
     program = "import os; print(*sorted(os.sched_getaffinity(0)))"
     with on_cores(mine):
-        status, out, err = outcome("run", *given, *python(program))
+        status, out, err = outcome("run", *given, *python(program), environment={"SWITCHAGG_TRANSPORT": ""})
     assert (status, err) == (0, "")
     found = [set(map(int, text.split())) for _, (text,) in sorted(lines(out).items())]
     if not bound:
         assert found == [mine] * 3
     for count in bound:
         ranks, found = found[:count], found[count:]
-        if count == 1:
-            assert ranks == [mine]
-        else:
-            first, second = sorted(mine)
-            assert sorted(ranks, key=min) == [{first}] * ((count + 1) // 2) + [{second}] * (count // 2)
+        assert ranks == shares(mine, count)
+        assert len(set(map(frozenset, ranks))) == min(count, 2)
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+@pytest.mark.parametrize(
+    ("variable", "value", "bound"),
+    [
+        ("TRANSPORT", "udp", False),
+        ("TRANSPORT", "slots", True),
+        ("CHECK", "1", False),
+        ("CHECK", "0", True),
+        ("SEAL", "/dev/null", False),
+    ],
+)
+def test_none_is_bound_where_the_environment_asks_for_packets(variable: str, value: str, bound: bool) -> None:
+    program = "import os; print(*sorted(os.sched_getaffinity(0)))"
+    status, out, err = outcome(
+        "run", "-n", "2", *python(program), environment={f"SWITCHAGG_{variable}": value}
+    )
+    assert (status, err) == (0, "")
+    found = [set(map(int, text.split())) for _, (text,) in sorted(lines(out).items())]
+    own = os.sched_getaffinity(0)
+    assert found == (shares(own, 2) if bound else [own, own])
 
 
 def test_they_can_join_and_the_options_reach_the_switch(tmp_path: Path) -> None:

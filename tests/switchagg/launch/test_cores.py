@@ -78,6 +78,7 @@ def test_a_system_that_says_nothing(tmp_path: Path) -> None:
     assert shares(range(4), 2, tmp_path) == [{0, 1}, {2, 3}]
 
 
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 @pytest.mark.parametrize("allowed", [True, False])
 def test_a_child_is_bound_if_the_kernel_allows_it(allowed: bool) -> None:
     own = os.sched_getaffinity(0)
