@@ -67,7 +67,7 @@ class Group:
             "directory": self._directory.name,
             "timeout": timeout,
             "options": self.peer.start(),
-            "cores": sorted(os.sched_getaffinity(0)) if self.peer.binds else [],
+            "cores": list(map(list, shares(os.sched_getaffinity(0), workers))) if self.peer.binds else [],
         }
         text = json.dumps(config | {"rank": 0}).replace('"rank": 0', '"rank": {rank}')
         command = [sys.executable, "-P", "-m", "switchagg.bench.group", text]
@@ -102,9 +102,8 @@ def serve(config_text: str) -> None:
     mine = RankConfig(
         rank, config["workers"], Path(config["directory"]), config["timeout"], config["options"]
     )
-    cores = set(config["cores"])
-    if os.sched_getaffinity(0) == cores:  # else the peer's launcher has bound it
-        bind(shares(cores, mine.workers)[rank])
+    if os.sched_getaffinity(0) == set().union(*config["cores"]):  # else the peer's launcher has bound it
+        bind(config["cores"][rank])
     module, name = config["runner"]
     with CommandedRank(config["socket"], rank) as parent:
         make: Callable[[int, Endpoint], CommandRunner] = getattr(importlib.import_module(module), name)

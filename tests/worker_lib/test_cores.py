@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from switchagg.control.embedded import EmbeddedController
+from tests.cores import needs_two_cores
 from worker_lib import Session
 
 from .harness import processes
@@ -35,14 +36,13 @@ def placed(session: Session, cores: tuple[int, ...], beside: int, free: bool) ->
     return int(moves[0]), os.sched_getaffinity(0) == mask
 
 
+@needs_two_cores
 @pytest.mark.parametrize(("n", "beside"), [(4, 3), (2, 2)])
 @pytest.mark.parametrize("free", [True, False])
 def test_a_rank_moves_to_a_core_with_fewer_if_it_may(
     host: EmbeddedController, free: bool, n: int, beside: int
 ) -> None:
     cores = tuple(sorted(os.sched_getaffinity(0)))[:2]
-    if len(cores) < 2:
-        pytest.skip("needs two cores")
     with processes(host.url, n, placed, cores, beside, free, transport="slots") as ranks:
         found = [rank.finish().value for rank in ranks]
     assert all(same for _, same in found)

@@ -27,6 +27,7 @@ from switchagg.errors import UsageError
 from switchagg.launch.cores import shares
 from switchagg.launch.processes import ProcessError
 from switchagg.report.machine import machine
+from tests.cores import needs_two_cores
 from tests.waiting import eventually
 
 SWITCHAGG_MISSING = SwitchaggPeer(Settings()).missing()
@@ -284,18 +285,15 @@ def test_a_rank_that_dies_is_a_failure_with_a_reason() -> None:
             group.command(lambda _: cell, type(None), 120.0)
 
 
-two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
-
-
 @needs_gloo
-@two_cores
+@needs_two_cores
 def test_each_rank_has_its_share_of_the_cores() -> None:
     with Group(GlooPeer(), 2, 120.0, AllReduceRank) as group:
         found = [os.sched_getaffinity(child.pid) for child in group.processes.children]
     assert found == shares(os.sched_getaffinity(0), 2)
 
 
-@two_cores
+@needs_two_cores
 @pytest.mark.parametrize("transport", ["slots", "udp"])
 def test_ranks_are_bound_where_the_switch_needs_no_core(transport: str) -> None:
     with Group(SwitchaggPeer(Settings(), transport=transport), 2, 120.0, AllReduceRank) as group:

@@ -17,6 +17,7 @@ import pytest
 
 from switchagg.cli.main import main
 from switchagg.launch.cores import shares
+from tests.cores import needs_two_cores
 from tests.switchagg.cli.processes import Command, command, outcome
 from tests.waiting import eventually
 
@@ -74,10 +75,18 @@ def test_what_the_processes_find() -> None:
         assert len({environment[name] for environment in found.values()}) == 1
 
 
+def cores_of_ranks(*given: str, **environment: str) -> list[set[int]]:
+    """Runs ranks, and returns the cores that each may use."""
+    program = "import os; print(*sorted(os.sched_getaffinity(0)))"
+    status, out, err = outcome("run", *given, *python(program), environment=environment)
+    assert (status, err) == (0, "")
+    return [set(map(int, text.split())) for _, (text,) in sorted(lines(out).items())]
+
+
 HOSTS = ("-H", "localhost:1,127.0.0.1:2")
 
 
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+@needs_two_cores
 @pytest.mark.parametrize(
     ("given", "bound"),
     [
@@ -93,11 +102,8 @@ HOSTS = ("-H", "localhost:1,127.0.0.1:2")
 def test_each_has_its_share_of_the_cores(given: tuple[str, ...], bound: list[int]) -> None:
     """`bound`: ranks of each host that are bound."""
     mine = set(sorted(os.sched_getaffinity(0))[:2])
-    program = "import os; print(*sorted(os.sched_getaffinity(0)))"
     with on_cores(mine):
-        status, out, err = outcome("run", *given, *python(program), environment={"SWITCHAGG_TRANSPORT": ""})
-    assert (status, err) == (0, "")
-    found = [set(map(int, text.split())) for _, (text,) in sorted(lines(out).items())]
+        found = cores_of_ranks(*given, SWITCHAGG_TRANSPORT="")
     if not bound:
         assert found == [mine] * 3
     for count in bound:
@@ -106,7 +112,7 @@ def test_each_has_its_share_of_the_cores(given: tuple[str, ...], bound: list[int
         assert len(set(map(frozenset, ranks))) == min(count, 2)
 
 
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+@needs_two_cores
 @pytest.mark.parametrize(
     ("variable", "value", "bound"),
     [
@@ -118,12 +124,7 @@ def test_each_has_its_share_of_the_cores(given: tuple[str, ...], bound: list[int
     ],
 )
 def test_none_is_bound_where_the_environment_asks_for_packets(variable: str, value: str, bound: bool) -> None:
-    program = "import os; print(*sorted(os.sched_getaffinity(0)))"
-    status, out, err = outcome(
-        "run", "-n", "2", *python(program), environment={f"SWITCHAGG_{variable}": value}
-    )
-    assert (status, err) == (0, "")
-    found = [set(map(int, text.split())) for _, (text,) in sorted(lines(out).items())]
+    found = cores_of_ranks("-n", "2", **{f"SWITCHAGG_{variable}": value})
     own = os.sched_getaffinity(0)
     assert found == (shares(own, 2) if bound else [own, own])
 

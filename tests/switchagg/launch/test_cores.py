@@ -10,6 +10,7 @@ import pytest
 
 from switchagg.launch.cores import shares
 from switchagg.launch.processes import Line, Processes
+from tests.cores import needs_two_cores
 
 SHOW = "import os; print(sorted(os.sched_getaffinity(0)))"
 
@@ -78,7 +79,7 @@ def test_a_system_that_says_nothing(tmp_path: Path) -> None:
     assert shares(range(4), 2, tmp_path) == [{0, 1}, {2, 3}]
 
 
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+@needs_two_cores
 @pytest.mark.parametrize("allowed", [True, False])
 def test_a_child_is_bound_if_the_kernel_allows_it(allowed: bool) -> None:
     own = os.sched_getaffinity(0)
