@@ -199,7 +199,7 @@ const uint8_t* SharedSlots::record_of_result(uint32_t seq) const {
   const Words words = result(seq);
   uint8_t* const record = result_record(seq & mask_);
   if (words.words && words.words != record + wire::kHeaderBytes)
-    std::memcpy(record + wire::kHeaderBytes, words.words, size_t{4} * shape_.words);
+    copy_words(record + wire::kHeaderBytes, words.words, shape_.words);
   return record;
 }
 
@@ -208,7 +208,7 @@ void SharedSlots::view(uint32_t index, uint8_t* words) const {
   const Words sum = done(now.seq) ? result(now.seq) : Words{};
   std::memset(words, 0, size_t{4} * shape_.words);
   if (sum.words)
-    std::memcpy(words, sum.words, size_t{4} * std::min(slots_[index].used, shape_.words));
+    copy_words(words, sum.words, std::min(slots_[index].used, shape_.words));
   else
     static_cast<void>(combine(index, now.seen, words, shape_.words, true, nullptr));
 }

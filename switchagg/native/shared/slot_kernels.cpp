@@ -21,10 +21,6 @@ inline uint32_t swap(uint32_t word) {  // between big-endian and the host's orde
 #endif
 }
 
-void copy(uint8_t* __restrict to, const uint8_t* __restrict from, size_t words) {
-  __builtin_memcpy(to, from, 4 * words);
-}
-
 void add(uint8_t* __restrict to, const uint8_t* __restrict from, size_t words) {
   for (size_t i = 0; i < words; ++i) store(to + 4 * i, swap(swap(load(to + 4 * i)) + swap(load(from + 4 * i))));
 }
@@ -50,15 +46,29 @@ inline Vector swap(Vector words) {
 #endif
 }
 
-inline Vector load_vector(const uint8_t* at) {
+inline Vector raw_vector(const uint8_t* at) {
   Vector words;
   __builtin_memcpy(&words, at, sizeof words);
-  return swap(words);
+  return words;
 }
+inline Vector load_vector(const uint8_t* at) { return swap(raw_vector(at)); }
 
-inline void store_vector(uint8_t* at, Vector words) {
-  words = swap(words);
-  __builtin_memcpy(at, &words, sizeof words);
+inline void store_raw(uint8_t* at, Vector words) { __builtin_memcpy(at, &words, sizeof words); }
+inline void store_vector(uint8_t* at, Vector words) { store_raw(at, swap(words)); }
+
+// By vectors: the C library copies more than 2 KB with `rep movsb` where the processor calls that fast, and on AMD's Zen 3 it takes 12
+// times as long as these where `to` is 4 to 31 bytes behind `from` by their places in pages (glibc's bug 30994).
+void copy(uint8_t* __restrict to, const uint8_t* __restrict from, size_t words) {
+  size_t at = 0;
+  for (; at + kStrip <= words; at += kStrip) {
+    const uint8_t* const next = from + 4 * at;
+    const Vector a = raw_vector(next), b = raw_vector(next + 32), c = raw_vector(next + 64), d = raw_vector(next + 96);
+    store_raw(to + 4 * at, a);
+    store_raw(to + 4 * at + 32, b);
+    store_raw(to + 4 * at + 64, c);
+    store_raw(to + 4 * at + 96, d);
+  }
+  if (at < words) __builtin_memcpy(to + 4 * at, from + 4 * at, 4 * (words - at));
 }
 
 // Bytes to prefetch ahead: other processors have written the records and read the sum before, and each is too short for prefetching

@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "switchagg/native/shared/kernel_choice.h"
+#include "switchagg/native/shared/slot_kernels.h"
 #include "switchagg/native/worker/compress_kernels.h"
 
 namespace nb = nanobind;
@@ -91,7 +92,7 @@ uint64_t quantize_lanes(uintptr_t x, size_t count, bool wide, int bits, uintptr_
       });
       std::fill(q.get() + n, q.get() + used * lanes, 0);
       if (lanes == 1) {
-        std::memcpy(out, q.get(), 4 * used);
+        copy_words(out, q.get(), used);
       } else {
         k.pack(q.get(), used, bits, out);
       }
@@ -110,7 +111,7 @@ void dequantize_lanes(uintptr_t words, size_t count, bool wide, int bits, uintpt
     const uint32_t* in = at<const uint32_t>(words);
     chunks(count, lanes, kChunkWords, [&](size_t from, size_t n, size_t used) {
       if (lanes == 1) {
-        std::memcpy(q.get(), in, 4 * used);
+        copy_words(q.get(), in, used);
       } else {
         k.unpack(in, used, bits, q.get());
       }

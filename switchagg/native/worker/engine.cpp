@@ -32,7 +32,8 @@ constexpr uint64_t kDenseSegment = 1 << 19, kSparseSegment = 1 << 24;
 constexpr uint64_t kSharedSegment = 1 << 17;  // where slots are shared, of tensors of more than two such segments
 constexpr size_t kSummed = 3;        // segments without slots at a time
 constexpr int64_t kLook = 100'000;   // between looks at them where nobody wakes this worker
-constexpr uint64_t kNontemporal = 16 << 20;  // bytes; larger results are written with nontemporal stores
+// Bytes. Larger results are written with nontemporal stores, unless they take the place of what was just read and is in the cache.
+constexpr uint64_t kNontemporal = 16 << 20;
 
 // Of steps of each segment.
 uint32_t kinds_of_steps(const Call& call) {
@@ -241,7 +242,7 @@ void Engine::begin(Collective& c) {
   c.call.directed = !checked_ && !c.call.memory && directs_ && c.call.count >= kLeastDirected &&
                     c.call.part > 0 && c.call.reader + (c.call.count - 1) / c.call.part < c.call.workers;
   c.call.policy = policy_sent_;
-  c.call.nontemporal = (c.call.out_end - c.call.out_begin) * c.call.element_bytes() >= kNontemporal;
+  c.call.nontemporal = c.call.in != c.call.out && (c.call.out_end - c.call.out_begin) * c.call.element_bytes() >= kNontemporal;
   const uint64_t each = c.call.kind == Kind::no_op ? std::max<uint64_t>(c.call.count, 1)
                                                    : segment_elements(c.call);
   for (uint64_t from = 0; from < c.call.count && !c.call.withdrawn; from += each)

@@ -59,7 +59,7 @@ bool Engine::scan_and_put(Collective& c, uint32_t segment) {
       for (uint64_t at = share.from, end = at + share.count, n; at < end; at += n) {
         n = std::min(kTogether, end - at);
         s.plan->scan(n);
-        if (worker != own) std::memcpy(record + at, in + at, 4 * n);
+        if (worker != own) copy_words(record + at, in + at, n);
       }
     }
     s.early += count;

@@ -379,11 +379,7 @@ void sum_f32(const float* const* x, size_t count, size_t n, ScaleF up, ScaleF do
   by_tiles(0, n);
 }
 
-void copy_f32(const float* from, size_t n, float* x, bool nontemporal) {
-  if (!nontemporal) {
-    __builtin_memcpy(x, from, n * sizeof(float));
-    return;
-  }
+void copy_nontemporal(const float* from, size_t n, float* x) {
   each_written(x, n, true, [=](size_t i) { return from[i]; });
 }
 
@@ -737,7 +733,7 @@ const LaneKernels KERNELS = {
     scan_words, count_bits,
     quantize<float, int32_t>, quantize_f32_be, quantize_f64, quantize<double, int64_t>, dither<float>, dither<double>,
     dequantize<int32_t, float>, dequantize_f32_be, dequantize<int32_t, double>, dequantize<int64_t, double>,
-    sum_f32, copy_f32, add_f32, subtract_f32, pack32, unpack32,
+    sum_f32, copy_nontemporal, add_f32, subtract_f32, pack32, unpack32,
     dither_lane, add_lane, dequantize_lane<16>, dequantize_lane<8>, unpack_lane<16>, unpack_lane<8>, flush,
     pack_limbs, unpack_limbs, exact_limb_f32, exact_limb<double, uint64_t, 52>, cut_off_f32, exact_pair_f32, exact_triple_f64, odd_f32_be, widen_f16, narrow_f16, widen_bf16, narrow_bf16,
     weighted_sum_be, quantize_be<true>, dequantize_be<true>, pad_be,

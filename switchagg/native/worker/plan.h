@@ -86,7 +86,7 @@ struct Call {
   // their sum: nothing of what wide lanes and limbs round off, all of it outside `mask`. May not overlap the other buffers.
   float* memory = nullptr;
   uint32_t* union_out = nullptr;  // a bit a block: where zero blocks are skipped, gets the union
-  bool nontemporal = false;  // the result exceeds the caches: write it with nontemporal stores
+  bool nontemporal = false;  // the result exceeds the caches, and does not replace the input: write it with nontemporal stores
   bool checked = false;     // packets have check words (check.h)
   bool sealed = false;      // they are also padded (seal.h)
   bool sealed_job = false;  // so are those of other collectives, if this is the exchange of nonces

@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "switchagg/native/shared/kernel_choice.h"
+#include "switchagg/native/shared/slot_kernels.h"
 #include "switchagg/native/worker/scale.h"
 
 namespace switchagg {
@@ -222,7 +223,7 @@ bool Stream::encode(uint64_t packet, uint8_t* payload, WeighedPacket* weighed) {
       const uint64_t from = std::max(r.element, call_.in_begin);
       const uint64_t to = std::min(r.element + r.count, call_.in_end);
       if (!r.own || from >= to) continue;
-      std::memcpy(words + r.at + (from - r.element), call_.in + 4 * (from - call_.in_begin), 4 * (to - from));
+      copy_words(words + r.at + (from - r.element), call_.in + 4 * (from - call_.in_begin), to - from);
       any = true;
     }
     return any;
@@ -337,12 +338,12 @@ void Stream::encode_lanes(uint8_t* payload) {
       if (wide) {
         std::copy_n(x, r.count, q64_.begin() + r.at);
       } else {
-        std::copy_n(x, r.count, q_.begin() + r.at);
+        copy_words(q_.data() + r.at, x, r.count);
       }
       return;
     }
     if (call_.dtype == DType::i64) {
-      std::memcpy(q64_.data() + r.at, call_.in + 8 * r.element, 8 * static_cast<size_t>(r.count));
+      copy_words(q64_.data() + r.at, call_.in + 8 * r.element, size_t{2} * r.count);
       return;
     }
     each_chunk(r, [&](uint64_t element, uint32_t count, uint32_t at, const ChunkRange& range) {
@@ -403,8 +404,7 @@ void Stream::decode(uint64_t packet, const uint8_t* payload, WeighedPacket* weig
     return;
   }
   if (call_.dtype == DType::raw) {
-    for (const Run& r : runs_)
-      std::memcpy(call_.out + 4 * (r.element - call_.out_begin), words + r.at, 4 * static_cast<size_t>(r.count));
+    for (const Run& r : runs_) copy_words(call_.out + 4 * (r.element - call_.out_begin), words + r.at, r.count);
     return;
   }
   if (call_.dtype == DType::f32 && call_.bits == 32) {
@@ -481,12 +481,12 @@ void Stream::decode_lanes(const uint8_t* payload) {
       if (wide) {
         std::transform(q64_.begin() + r.at, q64_.begin() + r.at + r.count, x, [](int64_t q) { return static_cast<int32_t>(q); });
       } else {
-        std::copy_n(q_.begin() + r.at, r.count, x);
+        copy_words(x, q_.data() + r.at, r.count);
       }
       return;
     }
     if (call_.dtype == DType::i64) {
-      std::memcpy(call_.out + 8 * to, q64_.data() + r.at, 8 * static_cast<size_t>(r.count));
+      copy_words(call_.out + 8 * to, q64_.data() + r.at, size_t{2} * r.count);
       return;
     }
     each_chunk(r, [&](uint64_t element, uint32_t count, uint32_t at, const ChunkRange& range) {
@@ -512,7 +512,7 @@ void Stream::decode_lanes(const uint8_t* payload) {
 
 void Stream::put(uint64_t from, uint64_t count, float* to) {
   if (is_plain()) {
-    std::memcpy(to, input(from), 4 * count);
+    copy_words(to, input(from), count);
     return;
   }
   each_block(call_, from, from + count, [&](uint64_t block, uint64_t at, uint64_t end) {
@@ -523,7 +523,7 @@ void Stream::put(uint64_t from, uint64_t count, float* to) {
     if (call_.memory) {
       call_.add_memory(kernels_, at, end - at, to + (at - from));
     } else {
-      std::memcpy(to + (at - from), input(at), 4 * (end - at));
+      copy_words(to + (at - from), input(at), end - at);
     }
     forget(at, end - at);
   });
@@ -540,7 +540,7 @@ void Stream::add(uint64_t from, uint64_t count, std::span<const float*> ranks, f
                        nontemporal_);
       if (range.highest >= top_exponent_) {
         saturate(element, n, nullptr);
-        std::memcpy(to + at, out + element, 4 * size_t{n});
+        copy_words(to + at, out + element, n);
       }
     }
     for (const float*& each : ranks) each += n;
@@ -548,7 +548,8 @@ void Stream::add(uint64_t from, uint64_t count, std::span<const float*> ranks, f
 }
 
 void Stream::take(uint64_t from, uint64_t count, const float* sum) {
-  kernels_.copy_f32(sum, count, reinterpret_cast<float*>(call_.out) + from, nontemporal_);
+  float* const out = reinterpret_cast<float*>(call_.out) + from;
+  nontemporal_ ? kernels_.copy_nontemporal(sum, count, out) : copy_words(out, sum, count);
 }
 
 // Calls f(pointer to the output from `place` on as unsigned integers, the bits of infinity).
@@ -585,7 +586,7 @@ void Stream::remember(uint64_t element, uint64_t count) {
   while (count) {
     const size_t n = std::min<uint64_t>(count, wide_.size());
     call_.add_memory(kernels_, element, n, wide_.data());
-    std::memcpy(call_.memory + element, wide_.data(), 4 * n);
+    copy_words(call_.memory + element, wide_.data(), n);
     element += n;
     count -= n;
   }
