@@ -182,7 +182,7 @@ def test_other_lanes_without_packets_have_the_same_bits(dtype: DType, bits: int)
 
 
 def test_large_sums_without_packets_have_the_same_bits() -> None:
-    """Results of 16 MiB and more are written past the cache: one in place, one where no line begins."""
+    """Of 16 MiB and more: one in place, two written past the cache, one of which begins amid a line."""
     size, seed = (1 << 22) + 77, seed_of_this_run()
 
     def ranks() -> list[dict[str, Any]]:
