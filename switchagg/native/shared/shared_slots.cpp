@@ -24,6 +24,10 @@ const SlotKernels& slot_kernels() {
   return best;
 }
 
+void copy_words(void* to, const void* from, size_t words) {
+  slot_kernels().copy(static_cast<uint8_t*>(to), static_cast<const uint8_t*>(from), words);
+}
+
 Effect effect_of(const SlotRound& slot, uint32_t slots, uint32_t full, uint32_t seq, uint32_t bit, bool words, bool is_or) {
   const bool fresh = seq == slot.seq + slots;
   if (!fresh && seq != slot.seq) return {Outcome::stale};

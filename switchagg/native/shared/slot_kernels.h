@@ -26,9 +26,6 @@ extern const SlotKernels slot_kernels_v4;  // x86-64 with AVX-512
 
 const SlotKernels& slot_kernels();            // the fastest set that this processor runs
 const SlotKernels& untouched_slot_kernels();  // do nothing: the no-op baseline of benchmarks
-
-inline void copy_words(void* to, const void* from, size_t words) {
-  slot_kernels().copy(static_cast<uint8_t*>(to), static_cast<const uint8_t*>(from), words);
-}
+void copy_words(void* to, const void* from, size_t words);    // by them
 
 }  // namespace switchagg

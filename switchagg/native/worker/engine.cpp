@@ -32,7 +32,7 @@ constexpr uint64_t kDenseSegment = 1 << 19, kSparseSegment = 1 << 24;
 constexpr uint64_t kSharedSegment = 1 << 17;  // where slots are shared, of tensors of more than two such segments
 constexpr size_t kSummed = 3;        // segments without slots at a time
 constexpr int64_t kLook = 100'000;   // between looks at them where nobody wakes this worker
-// Bytes. Larger results are written with nontemporal stores, unless they take the place of what was just read and is in the cache.
+// Bytes. Results of so many are written with nontemporal stores, unless they replace the input, which was read shortly before.
 constexpr uint64_t kNontemporal = 16 << 20;
 
 // Of steps of each segment.

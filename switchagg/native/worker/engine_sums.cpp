@@ -2,7 +2,6 @@
 // of dense floats in 32-bit lanes, which are put as they are: whoever adds makes their lanes.
 #include <algorithm>
 #include <array>
-#include <cstring>
 
 #include "switchagg/native/shared/slot_kernels.h"
 #include "switchagg/native/worker/engine.h"

@@ -64,7 +64,7 @@ struct LaneKernels {
 
   // Of `count` arrays: to = also = quantize_f32 of each, added, and dequantized. `nontemporal`: of `also`.
   void (*sum_f32)(const float* const* x, size_t count, size_t n, ScaleF up, ScaleF down, float* to, float* also, bool nontemporal);
-  void (*copy_nontemporal)(const float* from, size_t n, float* x);
+  void (*copy_nontemporal)(const float* from, size_t n, float* x);  // other threads may read it after flush()
 
   // Error feedback: sum = x + memory, in place if sum is one of them; left = x - left.
   void (*add_f32)(const float* x, const float* memory, size_t n, float* sum);
