@@ -1,4 +1,4 @@
-"""Sums without slots, step by step: the next thing that a worker can do, and those that it waits for."""
+"""Sums without slots, step by step: the next thing that a worker can do, those that it waits for, and how it copies."""
 
 from __future__ import annotations
 
@@ -104,4 +104,92 @@ def test_each_waits_for_the_others_and_for_buffers(tmp_path: Path) -> None:
         "8 put8 add8! put9!; put8 add8! put9; add9! take8; add9! take8! take9; take9!; 00",
         " put12; put12! add12! put13; add12! take12; put13! add13!; add13! take12! take13; take13!; 00",
         "16 put16 put17; put16! add16! put17!;; late 2 add16! take16; take16!; 00",
+    ]
+
+
+_COPIES: Final = """
+#include <cstdio>
+#include <cstring>
+#include <vector>
+
+#include "switchagg/native/worker/shared_copies.h"
+
+namespace switchagg {
+
+int64_t took[2];  // by a piece that is written through the cache, and past it
+int64_t time_now = 0;
+std::vector<char> ways;
+
+void copy_words(void* to, const void* from, size_t words) {
+  std::memcpy(to, from, 4 * words);
+  ways.push_back('c');
+  time_now += took[0];
+}
+
+const LaneKernels& choose_lane_kernels() {
+  static const LaneKernels kernels{.copy_nontemporal = [](const float* from, size_t n, float* to) {
+    std::memcpy(to, from, 4 * n);
+    ways.push_back('p');
+    time_now += took[1];
+  }};
+  return kernels;
+}
+
+}  // namespace switchagg
+
+using namespace switchagg;
+
+SharedCopies copies([] { return time_now; });
+std::vector<float> from(5 * SharedCopies::kPiece);
+
+// So many shares of so many floats; prints the ways of the last one.
+void share(uint32_t reader, int times, size_t count, bool by_pieces = false) {
+  while (times-- > 0) {
+    std::vector<float> to(count + 1, -1);
+    for (float& each : from) each += 1;
+    ways.clear();
+    if (by_pieces) {
+      for (size_t at = 0; at < count; at += SharedCopies::kPiece)
+        copies.copy(reader, at, &from[at], std::min(count - at, size_t{SharedCopies::kPiece}), &to[at]);
+    } else {
+      copies.copy(reader, 0, from.data(), count, to.data());
+    }
+    if (std::memcmp(to.data(), from.data(), 4 * count) != 0 || to[count] != -1) std::puts("wrong floats");
+  }
+  std::printf("%.*s%d ", static_cast<int>(ways.size()), ways.data(), copies.past());
+}
+
+int main() {
+  for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<float>(i);
+  constexpr size_t kPiece = SharedCopies::kPiece, kLong = 3 * kPiece + 5;
+  for (int64_t through : {200, 201, 201, 201, 199, 5000, 150, 150}) {  // of every fourth share, the first too
+    took[0] = through;
+    took[1] = 100;
+    share(1, 1, kLong);
+    share(1, 3, kLong, true);
+    std::printf("| ");
+  }
+  took[0] = 1000;
+  share(3, 5, kLong, true);
+  share(2, 9, kPiece + 5);  // no piece is written each way
+  share(3, 1, kPiece);
+}
+"""
+
+
+def test_records_are_written_past_the_cache_for_readers_for_whom_that_is_faster(tmp_path: Path) -> None:
+    main = tmp_path / "main.cpp"
+    main.write_text(_COPIES)
+    program = build(tmp_path / "built", "copies", [Unit(main)], _FLAGS, (NATIVE,))
+    found = subprocess.run([program], capture_output=True, text=True, check=True)
+    assert found.stdout.split("| ") == [
+        "cpcc0 cccc0 ",
+        "cpcc0 cccc0 ",
+        "cppp1 pppp1 ",
+        "cppp1 pppp1 ",
+        "cppp1 pppp1 ",
+        "cppp1 pppp1 ",
+        "cppp1 pppp1 ",
+        "cpcc0 cccc0 ",
+        "cppp1 cc1 p1 ",
     ]

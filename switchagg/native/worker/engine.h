@@ -61,6 +61,7 @@
 #include "switchagg/native/worker/density.h"
 #include "switchagg/native/worker/plan.h"
 #include "switchagg/native/worker/seal.h"
+#include "switchagg/native/worker/shared_copies.h"
 #include "switchagg/native/worker/stream.h"
 #include "switchagg/native/worker/window.h"
 
@@ -478,6 +479,7 @@ class Engine {
   };
   std::shared_ptr<SharedSums> sums_;  // of the generation, at whatever switch; null: none
   std::deque<Summed> summed_;
+  SharedCopies copies_{clock_};
   uint32_t late_ = 0;
   std::optional<StripeRates> rates_;  // of several stripes, on rank 0
   uint64_t next_packet_ = 0;  // the number of the next packet that is built

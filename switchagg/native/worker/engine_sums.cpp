@@ -11,7 +11,6 @@ namespace {
 
 constexpr uint64_t kLeastSummed = 1 << 14;  // words of a segment's stream; fewer are summed in slots
 constexpr uint64_t kLine = 16;              // floats; shares are of whole lines of cache
-constexpr uint64_t kTogether = 1 << 12;     // floats that are scanned, and then put from the nearest cache
 
 uint64_t units(uint64_t parts, uint64_t each) { return (parts + each - 1) / each; }
 bool has_floats(const Call& call) { return call.dtype == DType::f32 && call.bits == 32; }
@@ -56,13 +55,14 @@ bool Engine::scan_and_put(Collective& c, uint32_t segment) {
     for (uint32_t worker = 0; worker < sums_->workers(); ++worker) {
       const SharedSums::Share share = sums_->share(count, worker, kLine);
       for (uint64_t at = share.from, end = at + share.count, n; at < end; at += n) {
-        n = std::min(kTogether, end - at);
+        n = std::min(SharedCopies::kPiece, end - at);
         s.plan->scan(n);
-        if (worker != own) copy_words(record + at, in + at, n);
+        if (worker != own) copies_.copy(worker, at - share.from, in + at, n, record + at);
       }
     }
     s.early += count;
   }
+  copies_.flush();
   if (segment == 0) sums_->note_early(c.index, done);
   return done > 0;
 }
@@ -105,7 +105,8 @@ bool Engine::sum(int64_t now) {
     for (uint32_t worker = 0; worker < sums_->workers() && from >= s.early; ++worker) {
       if (worker == own && (!of.floats || stream.is_plain())) continue;  // added up from the input
       each_of(worker, [&](uint64_t at, uint64_t n, uint64_t place) {
-        of.floats ? stream.put(at, n, floats(record + place)) : put(stream, at, record + place);
+        if (!of.floats) return put(stream, at, record + place);
+        stream.is_plain() ? copies_.copy(worker, 0, stream.input(at), n, floats(record + place)) : stream.put(at, n, floats(record + place));
       });
     }
     stats_.quantize_ns += clock_() - before;
@@ -115,7 +116,7 @@ bool Engine::sum(int64_t now) {
       std::array<const float*, wire::kMaxWorkers> ranks;
       for (uint32_t worker = 0; worker < sums_->workers(); ++worker) ranks[worker] = floats(sums_->record(next->unit, worker) + place);
       if (stream.is_plain()) ranks[own] = stream.input(at);
-      stream.add(at, n, {ranks.data(), sums_->workers()}, floats(result + place));
+      stream.add(at, n, {ranks.data(), sums_->workers()}, floats(result + place), copies_.past());
     });
     stats_.quantize_ns += clock_() - before;
   } else {
@@ -124,6 +125,7 @@ bool Engine::sum(int64_t now) {
     });
     stats_.decode_ns += clock_() - before;
   }
+  copies_.flush();
   if (sums_->did(*next)) stripes_[0].port->wake_others();
   last_result_ = now;
   while (!summed_.empty() && sums_->taken() >= summed_.front().end) {

@@ -332,8 +332,7 @@ uint64_t dequantize_be(const uint32_t* __restrict words, size_t n, ScaleF s, flo
 }
 
 // Prefetching gained nothing on Zen 5, and what is written cost time on Sapphire Rapids.
-void sum_f32(const float* const* x, size_t count, size_t n, ScaleF up, ScaleF down, float* __restrict to, float* also,
-             [[maybe_unused]] bool nontemporal) {
+void sum_f32(const float* const* x, size_t count, size_t n, ScaleF up, ScaleF down, float* to, float* also, [[maybe_unused]] bool nontemporal) {
   const auto by_tiles = [&](size_t from, size_t end) {
     constexpr size_t kTile = 1024;  // whose integers stay in the first cache
     int32_t q[kTile];

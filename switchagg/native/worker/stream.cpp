@@ -511,10 +511,6 @@ void Stream::decode_lanes(const uint8_t* payload) {
 }
 
 void Stream::put(uint64_t from, uint64_t count, float* to) {
-  if (is_plain()) {
-    copy_words(to, input(from), count);
-    return;
-  }
   each_block(call_, from, from + count, [&](uint64_t block, uint64_t at, uint64_t end) {
     if (!sequence_.has(block)) {
       std::memset(to + (at - from), 0, 4 * (end - at));
@@ -529,15 +525,16 @@ void Stream::put(uint64_t from, uint64_t count, float* to) {
   });
 }
 
-void Stream::add(uint64_t from, uint64_t count, std::span<const float*> ranks, float* to) {
+void Stream::add(uint64_t from, uint64_t count, std::span<const float*> ranks, float* to, bool past) {
   float* const out = reinterpret_cast<float*>(call_.out);
   each_chunk({from, static_cast<uint32_t>(count), 0, true}, [&](uint64_t element, uint32_t n, uint32_t at, const ChunkRange& range) {
     if (range.highest == kNoExponent) {
       std::memset(to + at, 0, 4 * size_t{n});
       write_zeros(element, n);
     } else {
-      kernels_.sum_f32(ranks.data(), ranks.size(), n, up<float>(range.highest), down<float>(range.highest), to + at, out + element,
-                       nontemporal_);
+      float* const cached = past ? out + element : to + at;
+      float* const other = past ? to + at : out + element;
+      kernels_.sum_f32(ranks.data(), ranks.size(), n, up<float>(range.highest), down<float>(range.highest), cached, other, past || nontemporal_);
       if (range.highest >= top_exponent_) {
         saturate(element, n, nullptr);
         copy_words(to + at, out + element, n);

@@ -61,12 +61,12 @@ class Stream {
   // Of bounded sums, after the last decode. It goes on before finish().
   Refinement& refinement() { return *refinement_; }
   // A sum in memory that workers share (shared_sums.h), in place of packets; of elements [from, from + count), which is asked for once.
-  // True where the others' shares alone have to be put there: this rank's own is added up from its input.
+  // True where the input is put as it is, and the others' shares alone: this rank's own is added up from its input.
   bool is_plain() const { return !call_.mask && !call_.memory; }
-  void put(uint64_t from, uint64_t count, float* to);
   const float* input(uint64_t element) const { return reinterpret_cast<const float*>(call_.in) + element; }
-  // Adds up all ranks' floats. Writes the result, and `to` for the others.
-  void add(uint64_t from, uint64_t count, std::span<const float*> ranks, float* to);
+  void put(uint64_t from, uint64_t count, float* to);  // where it is not
+  // Adds up all ranks' floats. Writes the result, and `to` for the others, that past the cache if `past`.
+  void add(uint64_t from, uint64_t count, std::span<const float*> ranks, float* to, bool past);
   void take(uint64_t from, uint64_t count, const float* sum);
   void finish();  // after all RESULTs: writes refined elements, and those that no packet carried
 
