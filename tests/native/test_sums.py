@@ -173,6 +173,9 @@ int main() {
   share(3, 5, kLong, true);
   share(2, 9, kPiece + 5);  // no piece is written each way
   share(3, 1, kPiece);
+  share(4, 1, kPiece);  // one reader of four: results are not past
+  copies.forget();
+  share(1, 1, kPiece);
 }
 """
 
@@ -191,5 +194,5 @@ def test_records_are_written_past_the_cache_for_readers_for_whom_that_is_faster(
         "cppp1 pppp1 ",
         "cppp1 pppp1 ",
         "cpcc0 cccc0 ",
-        "cppp1 cc1 p1 ",
+        "cppp1 cc1 p1 c0 c0 ",
     ]

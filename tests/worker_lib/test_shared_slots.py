@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -23,6 +24,7 @@ from worker_lib import _native
 from worker_lib.plan import BOUNDED, EXACT, DType, Kind, ReduceOp
 
 from .generations import DONE, LOST, PENDING, SECOND, WORDS, Cluster, Sum
+from .harness import ROOT
 from .test_engine_change import of_which_rank_1_lacks_results, ones
 
 Floats = np.ndarray[Any, np.dtype[np.float32]]
@@ -223,15 +225,19 @@ int clock_gettime(clockid_t clock, struct timespec* now) {
 
 def test_sums_have_the_same_bits_whichever_way_they_are_written(tmp_path: Path) -> None:
     """Writing past the cache follows the clock: by one that errs by 40 us it changes all the time."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler")
     source, shim = tmp_path / "clock.c", tmp_path / "clock.so"
     source.write_text(_CLOCK)
-    subprocess.run(["cc", "-shared", "-fPIC", "-O1", source, "-o", shim], check=True)
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", source, "-o", shim], check=True)
+    environment = {**os.environ, "LD_PRELOAD": f"{os.environ.get('LD_PRELOAD', '')} {shim}"}
+    errs = "import time; times = [time.monotonic_ns() for _ in range(9999)]; assert times != sorted(times)"
+    subprocess.run([sys.executable, "-c", errs], env=environment, check=True)
     sums = test_sums_without_packets_have_the_same_bits, test_large_sums_without_packets_have_the_same_bits
     tests = [f"{__file__}::{each.__name__}" for each in sums]
-    subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", *tests],
-        env={**os.environ, "LD_PRELOAD": str(shim)}, check=True,
-    )  # fmt: skip
+    words = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", *tests]
+    subprocess.run(words, env=environment, cwd=ROOT, check=True)
 
 
 @pytest.mark.parametrize("by_udp", [set(), {1}], ids=["shared", "one by UDP"])

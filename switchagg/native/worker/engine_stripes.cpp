@@ -80,6 +80,7 @@ void Engine::attach(std::unique_ptr<Port> port, const Admission& admission, std:
   moved_ = false;
   summed_.clear();
   sums_ = stripes_.size() == 1 ? stripes_[0].port->sums() : nullptr;
+  copies_.forget();
   rates_.reset();
   if (stripes_.size() > 1 && admission.rank == 0) rates_.emplace(weights, kPeriod * admission.slots * stripes_.size());
   deal_ = Deal(std::move(weights), admission.slots);

@@ -62,7 +62,7 @@ struct LaneKernels {
   void (*dequantize_f64)(const int32_t* q, size_t n, ScaleD s, double* x);
   void (*dequantize_f64_limbs)(const int64_t* q, size_t n, ScaleD s, double* x);
 
-  // Of `count` arrays: to = also = quantize_f32 of each, added, and dequantized. `nontemporal`: of `also`.
+  // Of `count` arrays: to = also = quantize_f32 of each, added, and dequantized. `nontemporal`: of `also`. One of both may be an x.
   void (*sum_f32)(const float* const* x, size_t count, size_t n, ScaleF up, ScaleF down, float* to, float* also, bool nontemporal);
   void (*copy_nontemporal)(const float* from, size_t n, float* x);  // other threads may read it after flush()
 

@@ -1,6 +1,7 @@
 // Copies of floats into records that other workers read. Where two workers' cores share no cache, a core that writes lines which the
 // other has read waits for each of them, and writes faster past its cache; where they share one, through it (docs/performance.md,
-// "Sums past the cache"). Virtual processors move at any time without notice, so now and then a piece is copied each way, and timed.
+// "Sums past the cache"). Virtual processors move at any time without notice, so now and then a piece is copied each way, and timed:
+// of shares of two pieces and more, those of large sums of up to 16 workers.
 #pragma once
 
 #include <algorithm>
@@ -42,16 +43,17 @@ class SharedCopies {
       }
     }
   }
-  // What all of them read is: so for a third of them, which measurements that contention spoils do not reach.
+  // For results, which all others read: a third of them are read so. Fewer may be measurements that contention spoiled.
   bool past() const {
     const auto past = std::ranges::count_if(readers_, &Reader::past);
     return past > 0 && 3 * past >= std::ranges::count_if(readers_, [](const Reader& each) { return each.shares > 0; });
   }
+  void forget() { readers_ = {}; }  // who reads
   void flush() const { kernels_.flush(); }  // what was written past the cache is visible to the readers
 
  private:
   static constexpr uint32_t kEvery = 4;  // shares
-  static constexpr int64_t kTimes = 3;   // where no cache is shared four to eight were measured, and mostly one where one is
+  static constexpr int64_t kTimes = 2;   // where no cache is shared four to eight were measured, and mostly one where one is
   struct Reader {
     int64_t through = 0;  // ns that the last timed piece took through the cache
     uint32_t shares = 0;
