@@ -1,4 +1,4 @@
-"""Sums without slots, step by step: the next thing that a worker can do, those that it waits for, and how it copies."""
+"""Sums without slots, step by step: what a worker can do next, whom it waits for, and how it copies records."""
 
 from __future__ import annotations
 
