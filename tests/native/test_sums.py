@@ -1,4 +1,4 @@
-"""Sums without slots, step by step: what a worker can do next, whom it waits for, and how it copies records."""
+"""Sums without slots, step by step: what a worker can do next, whom it waits for, how it copies records."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class SharedCopies {
 
  private:
   static constexpr uint32_t kEvery = 4;  // shares
-  static constexpr int64_t kTimes = 2;   // where no cache is shared four to eight were measured, and mostly one where one is
+  static constexpr int64_t kTimes = 2;    // measured: mostly one where a cache is shared, four and more where none is
   struct Reader {
     int64_t through = 0;  // ns that the last timed piece took through the cache
     uint32_t shares = 0;
