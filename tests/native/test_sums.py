@@ -117,7 +117,7 @@ _COPIES: Final = """
 namespace switchagg {
 
 int64_t took[2];  // by a piece that is written through the cache, and past it
-int64_t time_now = 0;
+int64_t time_now = 0, looks = 0;
 std::vector<char> ways;
 
 void copy_words(void* to, const void* from, size_t words) {
@@ -139,20 +139,25 @@ const LaneKernels& choose_lane_kernels() {
 
 using namespace switchagg;
 
-SharedCopies copies([] { return time_now; });
+SharedCopies copies([] {
+  ++looks;
+  return time_now;
+});
 std::vector<float> from(5 * SharedCopies::kPiece);
 
-// So many shares of so many floats; prints the ways of the last one.
-void share(uint32_t reader, int times, size_t count, bool by_pieces = false) {
+// So many shares of so many words, by pieces of `piece`; prints the ways of the last one. What is plain goes
+// through the cache, and is not timed.
+void share(uint32_t reader, int times, size_t count, size_t piece = SharedCopies::kPiece) {
   while (times-- > 0) {
     std::vector<float> to(count + 1, -1);
     for (float& each : from) each += 1;
     ways.clear();
-    if (by_pieces) {
-      for (size_t at = 0; at < count; at += SharedCopies::kPiece)
-        copies.copy(reader, at, &from[at], std::min(count - at, size_t{SharedCopies::kPiece}), &to[at]);
-    } else {
-      copies.copy(reader, 0, from.data(), count, to.data());
+    copies.begin(reader);
+    for (size_t at = 0; at < count; at += piece) {
+      const bool plain = copies.is_plain(reader);
+      const int64_t before = looks;
+      copies.copy(reader, &from[at], std::min(count - at, piece), &to[at]);
+      if (plain && (looks != before || ways.back() != 'c')) std::puts("not plain");
     }
     if (std::memcmp(to.data(), from.data(), 4 * count) != 0 || to[count] != -1) std::puts("wrong floats");
   }
@@ -166,14 +171,20 @@ int main() {
     took[0] = through;
     took[1] = 100;
     share(1, 1, kLong);
-    share(1, 3, kLong, true);
+    share(1, 3, kLong);
     std::printf("| ");
   }
   took[0] = 1000;
-  share(3, 5, kLong, true);
-  share(2, 9, kPiece + 5);  // no piece is written each way
+  share(3, 5, kLong);
+  share(2, 9, kPiece + 5);  // no two pieces are of one length
   share(3, 1, kPiece);
   share(4, 1, kPiece);  // one reader of four: results are not past
+  std::printf("| ");
+  copies.forget();
+  const size_t packet = SharedCopies::kLeast;
+  share(1, 4, 4 * packet, packet);
+  share(1, 1, 4 * packet, packet);
+  share(2, 5, 4 * packet, packet - 1);  // too short to be timed
   copies.forget();
   share(1, 1, kPiece);
 }
@@ -194,5 +205,6 @@ def test_records_are_written_past_the_cache_for_readers_for_whom_that_is_faster(
         "cppp1 pppp1 ",
         "cppp1 pppp1 ",
         "cpcc0 cccc0 ",
-        "cppp1 cc1 p1 c0 c0 ",
+        "cppp1 cc1 p1 c0 ",
+        "cccc0 cppp1 ccccc1 c0 ",
     ]

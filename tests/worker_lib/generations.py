@@ -51,6 +51,7 @@ class Cluster:
         self.link = link
         self.shared = shared
         self.by_udp: set[int] = set()  # places that do not attach
+        self.words = WORDS
         self.checked = checked
         self.receivers = list(receivers)
         self.secret = secret
@@ -126,7 +127,7 @@ class Cluster:
         base = (self.job % 8) * SLOTS
         draw = lambda: self.random.getrandbits(32)  # noqa: E731
         entry = JobEntry(
-            self.job, base, SLOTS, WORDS, draw(),
+            self.job, base, SLOTS, self.words, draw(),
             tuple(WorkerEntry(i, sockets[p].address, sockets[p].port, draw()) for i, p in enumerate(places)),
             shared=self.shared,
         )  # fmt: skip
@@ -140,8 +141,9 @@ class Cluster:
             place: {
                 "switch_ip": int(ipaddress.IPv4Address(host)), "switch_port": port, "job": self.job,
                 "token": entry.workers[rank].token, "result_token": entry.result_token, "base": base,
-                "slots": SLOTS, "words": WORDS, "first_seq": first_seq, "rank": rank, "workers": len(places),
-                "window_limit": SLOTS // 2, "receivers": self.receivers, "shared_slots": self.shared,
+                "slots": SLOTS, "words": self.words, "first_seq": first_seq, "rank": rank,
+                "workers": len(places), "window_limit": SLOTS // 2, "receivers": self.receivers,
+                "shared_slots": self.shared,
                 "link": self.switch.link if (self.link or self.shared) and place not in self.by_udp else "",
             }
             for rank, place in enumerate(places)

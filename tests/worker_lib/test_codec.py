@@ -139,7 +139,7 @@ def one_case(rng: np.random.Generator, dtype: DType, label: str) -> None:
     n = int(rng.choice([1, 2, 3, 4, 5, 8, 16, 31, 32], p=[0.1, 0.25, 0.15, 0.2, 0.1, 0.1, 0.04, 0.03, 0.03]))
     if rng.random() < 0.05:
         n = int(rng.choice([100, 129, 256] if bits > 8 else [100, 127]))
-    words = int(rng.choice([16, 17, 32, 64, 352]))
+    words = int(rng.choice([16, 17, 32, 64, 352, 1030]))
     count = int(rng.choice([0, 1, words, 3 * words + 1, 5000, 70000], p=[0.05, 0.1, 0.15, 0.3, 0.37, 0.03]))
     if n > 32:
         count = min(count, 3 * words + 1)

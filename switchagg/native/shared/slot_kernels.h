@@ -9,7 +9,7 @@ namespace switchagg {
 // `to` and `from` are `words` big-endian 32-bit words at any alignment; they do not overlap.
 using WordKernel = void (*)(uint8_t* to, const uint8_t* from, size_t words);
 
-// The same of `count` >= 2 runs of words, each read once.
+// The same of `count` >= 2 runs of words, each read once. `to` may be one of them.
 using WordsKernel = void (*)(uint8_t* to, const uint8_t* const* from, size_t count, size_t words);
 
 struct SlotKernels {

@@ -303,7 +303,7 @@ nb::bytes run_kernel(const std::string& level, const std::string& kernel, nb::by
   const SlotKernels& kernels = *sets[index];
   std::string result(to.c_str(), to.size());
   if (kernel == "add_all" || kernel == "or_all") {
-    const uint8_t* const both[] = {data_of(to), data_of(from), data_of(from)};
+    const uint8_t* const both[] = {data_of(from), reinterpret_cast<const uint8_t*>(result.data()), data_of(from)};
     (kernel == "add_all" ? kernels.add_all : kernels.or_all)(reinterpret_cast<uint8_t*>(result.data()), both, 3,
                                                               to.size() / 4);
     return nb::bytes(result.data(), result.size());

@@ -386,8 +386,10 @@ class Engine {
   bool expects_floats(const Call& call) const;
   void start_sum(Collective& c, const Step& step);
   bool scan_and_put(Collective& c, uint32_t segment);
-  void put(Stream& stream, uint64_t packet, uint32_t* to);
-  void add(Stream& stream, uint64_t packet, uint64_t unit, uint64_t place);
+  static size_t bytes_to_scan(const Collective& c, const Call& segment);
+  void encode(Stream& stream, uint64_t packet, uint32_t* to);
+  void add(Stream& stream, uint64_t packet, uint64_t unit, uint64_t place, bool past);
+  bool packets_are_copied() const { return payload_words() >= SharedCopies::kLeast; }  // others go through the cache
   bool sum(int64_t now);
   void count_as_packets(uint64_t data, uint64_t skips, uint64_t results);
   void forget_sums(const Collective& c);

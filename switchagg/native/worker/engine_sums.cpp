@@ -10,6 +10,7 @@ namespace switchagg {
 namespace {
 
 constexpr uint64_t kLeastSummed = 1 << 14;  // words of a segment's stream; fewer are summed in slots
+constexpr size_t kNear = 1 << 22;           // bytes to what is prefetched for a scan
 constexpr uint64_t kLine = 16;              // floats; shares are of whole lines of cache
 
 uint64_t units(uint64_t parts, uint64_t each) { return (parts + each - 1) / each; }
@@ -54,10 +55,11 @@ bool Engine::scan_and_put(Collective& c, uint32_t segment) {
     float* const record = floats(sums_->record(s.early_unit + done, own));
     for (uint32_t worker = 0; worker < sums_->workers(); ++worker) {
       const SharedSums::Share share = sums_->share(count, worker, kLine);
+      if (worker != own) copies_.begin(worker);
       for (uint64_t at = share.from, end = at + share.count, n; at < end; at += n) {
         n = std::min(SharedCopies::kPiece, end - at);
         s.plan->scan(n);
-        if (worker != own) copies_.copy(worker, at - share.from, in + at, n, record + at);
+        if (worker != own) copies_.copy(worker, in + at, n, record + at);
       }
     }
     s.early += count;
@@ -99,24 +101,31 @@ bool Engine::sum(int64_t now) {
     for (uint64_t i = share.from; i < share.from + share.count; ++i) f(from + i, 1, i * payload_words());
   };
   uint32_t* const result = sums_->result(next->unit);
+  uint32_t* const aside = reinterpret_cast<uint32_t*>(aside_.get());
   const int64_t before = clock_();
+  if (!of.floats) stream.fetch(bytes_to_scan(*of.collective, s.call));
   if (next->kind == SharedSums::Action::Kind::put) {
     uint32_t* const record = sums_->record(next->unit, own);
     for (uint32_t worker = 0; worker < sums_->workers() && from >= s.early; ++worker) {
       if (worker == own && (!of.floats || stream.is_plain())) continue;  // added up from the input
+      const bool copied = of.floats ? stream.is_plain() : packets_are_copied();
+      if (copied) copies_.begin(worker);
       each_of(worker, [&](uint64_t at, uint64_t n, uint64_t place) {
-        if (!of.floats) return put(stream, at, record + place);
-        stream.is_plain() ? copies_.copy(worker, 0, stream.input(at), n, floats(record + place)) : stream.put(at, n, floats(record + place));
+        if (of.floats) return copied ? copies_.copy(worker, stream.input(at), n, floats(record + place)) : stream.put(at, n, floats(record + place));
+        if (!copied || copies_.is_plain(worker)) return encode(stream, at, record + place);
+        encode(stream, at, aside);
+        copies_.copy(worker, floats(aside), payload_words(), floats(record + place));
       });
     }
     stats_.quantize_ns += clock_() - before;
   } else if (next->kind == SharedSums::Action::Kind::add) {
+    const bool past = copies_.past() && (of.floats || packets_are_copied());
     each_of(own, [&](uint64_t at, uint64_t n, uint64_t place) {
-      if (!of.floats) return add(stream, at, next->unit, place);
+      if (!of.floats) return add(stream, at, next->unit, place, past);
       std::array<const float*, wire::kMaxWorkers> ranks;
       for (uint32_t worker = 0; worker < sums_->workers(); ++worker) ranks[worker] = floats(sums_->record(next->unit, worker) + place);
       if (stream.is_plain()) ranks[own] = stream.input(at);
-      stream.add(at, n, {ranks.data(), sums_->workers()}, floats(result + place), copies_.past());
+      stream.add(at, n, {ranks.data(), sums_->workers()}, floats(result + place), past);
     });
     stats_.quantize_ns += clock_() - before;
   } else {
@@ -138,24 +147,36 @@ bool Engine::sum(int64_t now) {
   return true;
 }
 
+// The next segment to be scanned: so many bytes behind the input of this one; 0: too many to stay in the caches, or all is scanned.
+size_t Engine::bytes_to_scan(const Collective& c, const Call& segment) {
+  const uint32_t next = c.turn + (c.lag > 0);
+  if (next >= c.segments.size()) return 0;
+  const size_t bytes = static_cast<size_t>(c.segments[next].call.in - segment.in);
+  return bytes <= kNear ? bytes : 0;
+}
+
 // Writes this worker's words of a packet, zeros where it would send a SKIP.
-void Engine::put(Stream& stream, uint64_t packet, uint32_t* to) {
+void Engine::encode(Stream& stream, uint64_t packet, uint32_t* to) {
   const bool filled = stream.encode(packet, reinterpret_cast<uint8_t*>(to));
   if (!filled) std::fill_n(to, payload_words(), 0);
   count_as_packets(filled, !filled, 0);
 }
 
-// Adds up all ranks' words of a packet, which are at `place` of a unit. Writes the result, here and for the others.
-void Engine::add(Stream& stream, uint64_t packet, uint64_t unit, uint64_t place) {
+// Adds up all ranks' words of a packet, which are at `place` of a unit. Writes the result, here and for the others, that past the cache
+// if `past`.
+void Engine::add(Stream& stream, uint64_t packet, uint64_t unit, uint64_t place, bool past) {
+  uint8_t* const aside = aside_.get();
   std::array<const uint8_t*, wire::kMaxWorkers> ranks;
   for (uint32_t worker = 0; worker < sums_->workers(); ++worker)
     ranks[worker] = reinterpret_cast<const uint8_t*>(sums_->record(unit, worker) + place);
-  ranks[sums_->worker()] = aside_.get();
-  put(stream, packet, reinterpret_cast<uint32_t*>(aside_.get()));
+  ranks[sums_->worker()] = aside;
+  encode(stream, packet, reinterpret_cast<uint32_t*>(aside));
   uint8_t* const result = reinterpret_cast<uint8_t*>(sums_->result(unit) + place);
+  uint8_t* const sum = past ? aside : result;
   const WordsKernel combine = stream.is_or(packet) ? slot_kernels().or_all : slot_kernels().add_all;
-  combine(result, ranks.data(), sums_->workers(), stream.used(packet));
-  stream.decode(packet, result);
+  combine(sum, ranks.data(), sums_->workers(), stream.used(packet));
+  stream.decode(packet, sum);
+  if (past) copies_.write(reinterpret_cast<float*>(sum), stream.used(packet), reinterpret_cast<float*>(result), true);
 }
 
 // Counted as the packets that it would have been, whose records would be in the same memory: what is reckoned from them, such as the time

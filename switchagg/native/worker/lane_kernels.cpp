@@ -1,61 +1,12 @@
 // Compiled once for each instruction set (KERNELS); plain loops that the compiler turns into vectors.
 #include "switchagg/native/worker/lane_kernels.h"
 
+#include "switchagg/native/worker/loops.h"
+#include "switchagg/native/worker/narrow_lanes.h"
 #include "switchagg/native/worker/vectors.h"
 
 namespace switchagg {
 namespace {
-
-#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-inline uint32_t big(uint32_t v) { return __builtin_bswap32(v); }
-#else
-inline uint32_t big(uint32_t v) { return v; }
-#endif
-
-// Bytes to prefetch ahead, measured on Zen 3 (v3) and Sapphire Rapids (v4): hardware prefetching stops at page boundaries.
-#if defined(__AVX512F__)
-constexpr size_t kAhead = 4096;
-#else
-constexpr size_t kAhead = 1024;
-#endif
-// Shorter runs, in elements, are not prefetched, because the memory behind them may not be used.
-constexpr size_t kLong = 256;
-inline void ahead(const void* at) { __builtin_prefetch(static_cast<const char*>(at) + kAhead); }
-inline void ahead_to_write(void* at) { __builtin_prefetch(static_cast<char*>(at) + kAhead, 1); }
-
-constexpr size_t kLine = 16;  // float32 in a line of cache
-
-// Calls f(i) for i < n, and in long runs ask(i), which prefetches, for the first of each cache line. Compilers vectorize
-// the inner loop, but no loop that contains a prefetch. f must be short.
-template <typename A, typename F>
-inline __attribute__((always_inline)) void each_line(size_t n, A&& ask, F&& f) {
-  size_t i = 0;
-  if (n > kLong)
-    for (; i + kLine <= n; i += kLine) {
-      ask(i);
-      for (size_t j = 0; j < kLine; ++j) f(i + j);
-    }
-  for (; i < n; ++i) f(i);
-}
-
-// x[i] = f(i) for i < n. `nontemporal`: whole lines are written past the cache; other threads may read them after flush().
-template <typename F>
-inline __attribute__((always_inline)) void each_written(float* x, size_t n, [[maybe_unused]] bool nontemporal, F&& f) {
-#if defined(__AVX2__)
-  if (nontemporal) {
-    size_t i = 0;
-    for (; i < n && reinterpret_cast<uintptr_t>(x + i) % (4 * kLine); ++i) x[i] = f(i);
-    for (; i + kLine <= n; i += kLine) {
-      alignas(4 * kLine) float line[kLine];
-      for (size_t j = 0; j < kLine; ++j) line[j] = f(i + j);
-      for (size_t j = 0; j < kLine; j += kStreamed) stream(x + i + j, line + j);
-    }
-    for (; i < n; ++i) x[i] = f(i);
-    return;
-  }
-#endif
-  each_line(n, [=](size_t i) { ahead_to_write(x + i); }, [&](size_t i) { x[i] = f(i); });
-}
 
 uint64_t count_bits(const uint32_t* bits, size_t words) {
   uint64_t total = 0;
@@ -145,8 +96,6 @@ constexpr auto scan32 = scan<uint32_t, 0x80000000u>;
 
 inline float nearest(float v) { return __builtin_rintf(v); }
 inline double nearest(double v) { return __builtin_rint(v); }
-inline float lower(float v) { return __builtin_floorf(v); }
-inline double lower(double v) { return __builtin_floor(v); }
 
 // The same as an integer. With SSE2 alone nearest() is a call of the C library, but conversion to an integer rounds too.
 template <typename Q, typename T>
@@ -242,37 +191,6 @@ void quantize_f64(const double* __restrict x, size_t n, ScaleD s, int32_t* __res
     const double below = v < s.m ? v : s.m;
     q[i] = static_cast<int32_t>(below > -s.m ? below : -s.m);
   }
-}
-
-// 16 random bits from a counter: `counter` is key + index * kStep, so that a loop only adds.
-constexpr uint32_t kStep = 0x9E3779B1u, kMix = 0x85EBCA6Bu;
-
-inline uint32_t random16(uint32_t counter) {
-  counter ^= counter >> 16;
-  counter *= kMix;
-  return counter >> 16;
-}
-
-inline float as_float(uint32_t bits) {
-  float x;
-  __builtin_memcpy(&x, &bits, sizeof x);
-  return x;
-}
-
-// (r + 0.5) / 65536, by way of the mantissa of a number between 1 and 2.
-constexpr uint32_t kOne = 0x3f800040u;
-inline float unit(uint32_t r) { return as_float(kOne | r << 7) - 1.0f; }
-
-template <typename T>
-inline int32_t dithered(T v, uint32_t counter, int32_t top) {
-  const int32_t down = static_cast<int32_t>(lower(v + static_cast<T>(unit(random16(counter)))));
-  return down < top ? down : top;
-}
-
-template <typename T>
-void dither(const T* __restrict x, size_t n, Scale<T> s, int32_t top, uint32_t key, uint32_t index, int32_t* __restrict q) {
-  uint32_t counter = index * kStep + key;
-  for (size_t i = 0; i < n; ++i, counter += kStep) q[i] = dithered(((x[i] * s.f1) * s.f2) * s.m, counter, top);
 }
 
 template <typename Q, typename T>
@@ -394,57 +312,6 @@ void pack32(const int32_t* __restrict q, size_t words, uint32_t* __restrict out)
 
 void unpack32(const uint32_t* __restrict in, size_t words, int32_t* __restrict q) {
   for (size_t i = 0; i < words; ++i) q[i] = static_cast<int32_t>(big(in[i]));
-}
-
-// Narrow lanes. A word is the sum of its lanes, each times 2^shift, with carries and borrows between them.
-
-void add_lane(const int32_t* __restrict q, size_t n, int shift, uint32_t* __restrict sums) {
-  for (size_t i = 0; i < n; ++i) sums[i] += static_cast<uint32_t>(q[i]) << shift;
-}
-
-void dither_lane(const float* __restrict x, size_t n, ScaleF s, int32_t top, uint32_t key, uint32_t index, int shift,
-                 uint32_t* __restrict sums) {
-  uint32_t counter = index * kStep + key;
-  size_t i = 0;
-#if defined(__AVX2__)
-  if (s.f2 == 1.0f && s.m == 1.0f) {  // the arithmetic of dithered() for neighbours
-    const bool is_long = n > kLong;
-    Ints counters = add(all(counter), multiply(count_up(), all(kStep)));
-    for (; i + kWidth <= n; i += kWidth) {
-      if (is_long && i % kLine == 0) ahead(x + i);
-      const Ints mixed = multiply(one_of(counters, right<16>(counters)), all(kMix));
-      counters = add(counters, all(static_cast<uint32_t>(kWidth) * kStep));
-      const Ints mantissa = either(all(kOne), both(right<9>(mixed), all(0x007fff80u)));  // its upper half, 7 places up
-      const Floats v = add(multiply(load(x + i), all(s.f1)), subtract(as_floats(mantissa), all(1.0f)));
-      const Ints lane = smaller_signed(floor_of(v), all(static_cast<uint32_t>(top)));
-      store(sums + i, add(load(sums + i), left(lane, _mm_cvtsi32_si128(shift))));
-    }
-    counter += static_cast<uint32_t>(i) * kStep;
-  }
-#endif
-  for (; i < n; ++i, counter += kStep)
-    sums[i] += static_cast<uint32_t>(dithered(((x[i] * s.f1) * s.f2) * s.m, counter, top)) << shift;
-}
-
-// A negative lane has borrowed from the next one. Adding half the range to every lane makes all of them independent.
-template <int kBits>
-inline int32_t lane_of(uint32_t word, int shift) {
-  constexpr uint32_t half = 1u << (kBits - 1), halves = kBits == 8 ? 0x80808080u : 0x80008000u;
-  return static_cast<int32_t>(((big(word) + halves) >> shift) & (2 * half - 1)) - static_cast<int32_t>(half);
-}
-
-template <int kBits>
-void unpack_lane(const uint32_t* __restrict words, size_t n, int shift, int32_t* __restrict q) {
-  for (size_t i = 0; i < n; ++i) q[i] = lane_of<kBits>(words[i], shift);
-}
-
-template <int kBits>
-void dequantize_lane(const uint32_t* __restrict words, size_t n, int shift, ScaleF s, float* __restrict x, bool nontemporal) {
-  const auto value = [=](size_t i) { return static_cast<float>(lane_of<kBits>(words[i], shift)); };
-  if (shift == 0 && n > kLong)  // the first read of words that another processor has written
-    for (size_t i = 0; i < n; i += kLine) __builtin_prefetch(words + i);
-  if (s.f2 == 1.0f && s.m == 1.0f) return each_written(x, n, nontemporal, [=](size_t i) { return value(i) * s.f1; });
-  for (size_t i = 0; i < n; ++i) x[i] = ((value(i) * s.m) * s.f1) * s.f2;
 }
 
 constexpr uint64_t kLimb = (1u << 22) - 1;
@@ -733,7 +600,7 @@ const LaneKernels KERNELS = {
     quantize<float, int32_t>, quantize_f32_be, quantize_f64, quantize<double, int64_t>, dither<float>, dither<double>,
     dequantize<int32_t, float>, dequantize_f32_be, dequantize<int32_t, double>, dequantize<int64_t, double>,
     sum_f32, copy_nontemporal, add_f32, subtract_f32, pack32, unpack32,
-    dither_lane, add_lane, dequantize_lane<16>, dequantize_lane<8>, unpack_lane<16>, unpack_lane<8>, flush,
+    dither_lane, dither_words<16>, dither_words<8>, dequantize_words<16>, dequantize_words<8>, add_lane, dequantize_lane<16>, dequantize_lane<8>, unpack_lane<16>, unpack_lane<8>, flush,
     pack_limbs, unpack_limbs, exact_limb_f32, exact_limb<double, uint64_t, 52>, cut_off_f32, exact_pair_f32, exact_triple_f64, odd_f32_be, widen_f16, narrow_f16, widen_bf16, narrow_bf16,
     weighted_sum_be, quantize_be<true>, dequantize_be<true>, pad_be,
 };

@@ -76,6 +76,14 @@ struct LaneKernels {
   // One narrow lane of n words, which are sums of lanes times 2^shift until pack32 makes big-endian words of them:
   // sums += lane, either dither_f32's of x or given; and back from big-endian words.
   void (*dither_lane)(const float* x, size_t n, ScaleF s, int32_t top, uint32_t key, uint32_t index, int shift, uint32_t* sums);
+  // All lanes of n big-endian words at once. The elements of a lane are neighbours, `apart` from those of the lane before. `scales`: a
+  // factor for each lane, whose f2 and m are 1. What is `fetched` bytes behind the elements is prefetched; 0: what comes next.
+  void (*dither_words16)(const float* x, size_t apart, size_t n, const float* scales, int32_t top, uint32_t key, uint32_t index, size_t fetched,
+                         uint32_t* words);
+  void (*dither_words8)(const float* x, size_t apart, size_t n, const float* scales, int32_t top, uint32_t key, uint32_t index, size_t fetched,
+                        uint32_t* words);
+  void (*dequantize_words16)(const uint32_t* words, size_t n, const float* scales, float* x, size_t apart);
+  void (*dequantize_words8)(const uint32_t* words, size_t n, const float* scales, float* x, size_t apart);
   void (*add_lane)(const int32_t* q, size_t n, int shift, uint32_t* sums);
   void (*dequantize_lane16)(const uint32_t* words, size_t n, int shift, ScaleF s, float* x, bool nontemporal);
   void (*dequantize_lane8)(const uint32_t* words, size_t n, int shift, ScaleF s, float* x, bool nontemporal);

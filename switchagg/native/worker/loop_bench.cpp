@@ -18,6 +18,7 @@ using Loop = LoopBench::Loop;
 
 constexpr size_t kGranule = 4096, kBlock = 64, kPacket = 256, kRotated = 1024;
 constexpr int32_t kTop8 = 31, kTop16 = 8191;  // of 4 workers
+constexpr float kScales8[] = {kTop8, kTop8 / 2, kTop8 / 4, kTop8}, kScales16[] = {kTop16, kTop16 / 2};
 constexpr uint32_t kKey = 0x1234567u;
 constexpr DrawKey kDraw{0x1234567u, 0x89ABCDEFu};
 constexpr ScaleF kUp{0x1p20f, 1, 1}, kDown{0x1p-20f, 1, 1};
@@ -50,6 +51,16 @@ uint64_t packets(size_t n, size_t size, F&& f) {
   return sum;
 }
 
+// Calls f(first element, its word, words) for two pieces of each packet, of words of so many lanes, that are no whole vectors.
+template <typename F>
+void pieces(size_t n, size_t lanes, F&& f) {
+  constexpr size_t kFirst = kPacket / 2 - 3;
+  for (size_t i = 0; i < n; i += lanes * kPacket) {
+    f(i, i / lanes, kFirst);
+    f(i + kFirst, i / lanes + kFirst, kPacket - kFirst);
+  }
+}
+
 #define LOOP(name, read, written, ...)                                                                        \
   Loop {                                                                                                      \
     name, (read) + (written),                                                                                 \
@@ -75,6 +86,18 @@ const Loop kLoops[] = {
     LOOP("dither_lane, 16 bits", 64, 128, k.lanes.dither_lane(m.floats, n, {kTop16, 1, 1}, kTop16, kKey, 0, 16, out<uint32_t>(m))),
     LOOP("dequantize_lane8", 64, 64, k.lanes.dequantize_lane8(m.words, n, 8, kDown, out<float>(m), false)),
     LOOP("dequantize_lane16", 64, 64, k.lanes.dequantize_lane16(m.words, n, 16, kDown, out<float>(m), false)),
+    LOOP("dither_words, 8 bits", 64, 16, pieces(n, 4, [&](size_t i, size_t word, size_t size) {
+           k.lanes.dither_words8(m.floats + i, kPacket, size, kScales8, kTop8, kKey, static_cast<uint32_t>(i), 0, out<uint32_t>(m) + word);
+         })),
+    LOOP("dither_words, 16 bits", 64, 32, pieces(n, 2, [&](size_t i, size_t word, size_t size) {
+           k.lanes.dither_words16(m.floats + i, kPacket, size, kScales16, kTop16, kKey, static_cast<uint32_t>(i), 0, out<uint32_t>(m) + word);
+         })),
+    LOOP("dequantize_words8", 16, 64, pieces(n, 4, [&](size_t i, size_t word, size_t size) {
+           k.lanes.dequantize_words8(m.words + word, size, kScales8, out<float>(m) + i, kPacket);
+         })),
+    LOOP("dequantize_words16", 32, 64, pieces(n, 2, [&](size_t i, size_t word, size_t size) {
+           k.lanes.dequantize_words16(m.words + word, size, kScales16, out<float>(m) + i, kPacket);
+         })),
     LOOP("pack32", 64, 64, k.lanes.pack32(m.lanes, n, out<uint32_t>(m))),
     LOOP("unpack32", 64, 64, k.lanes.unpack32(m.words, n, out<int32_t>(m))),
     LOOP("weighted_sum_be", 64, 0, return packets(n, kPacket, [&](size_t i, size_t size) {

@@ -261,7 +261,40 @@ bool Stream::encode(uint64_t packet, uint8_t* payload, WeighedPacket* weighed) {
   return true;
 }
 
+// The usual case of narrow lanes: a packet whose lanes are all full of neighbours, as they are. Calls f(first element of the first
+// lane, place, n, scales of the lanes) for the words from `place` on whose elements are of one chunk in each lane. False, without a
+// call: another case.
+template <typename F>
+bool Stream::each_full(Scale<float> (Stream::*scale)(int) const, F&& f) {
+  if (call_.dtype != DType::f32 || call_.memory || runs_.size() != 1 || !runs_[0].own || runs_[0].count < lanes_per_packet_) return false;
+  const uint64_t first = runs_[0].element, each = call_.chunk(), chunk = first / each;
+  scales_.clear();
+  for (uint64_t c = chunk; c <= (first + lanes_per_packet_ - 1) / each; ++c) {
+    const ChunkRange& range = sequence_.ranges()[c];
+    const ScaleF s = (this->*scale)(range.highest);
+    if (range.special || s.f2 != 1.0f) return false;  // nor of zeros alone, nor of a chunk with the largest exponent
+    scales_.push_back(s.f1);
+  }
+  float scales[4];
+  for (uint32_t place = 0, n; place < words_; place += n) {
+    n = words_ - place;
+    for (uint32_t lane = 0; lane < 32u / call_.bits; ++lane) {
+      const uint64_t element = first + lane * uint64_t{words_} + place;
+      scales[lane] = scales_[element / each - chunk];
+      n = std::min(n, static_cast<uint32_t>(each - element % each));
+    }
+    f(first + place, place, n, scales);
+  }
+  return true;
+}
+
 void Stream::encode_narrow(uint32_t* words) {
+  const auto dither_words = call_.bits == 16 ? kernels_.dither_words16 : kernels_.dither_words8;
+  if (each_full(&Stream::up<float>, [&](uint64_t element, uint32_t place, uint32_t n, const float* scales) {
+        const uint32_t index = call_.first_element + static_cast<uint32_t>(element);
+        dither_words(input(element), words_, n, scales, top_, key_, index, fetched_, words + place);
+      }))
+    return;
   std::fill(sums_.begin(), sums_.end(), 0);
   each_run(call_.in, [&](const Run& r) {
     if (!r.own) return remember(r.element, r.count);
@@ -442,6 +475,12 @@ void Stream::decode(uint64_t packet, const uint8_t* payload, WeighedPacket* weig
 }
 
 void Stream::decode_narrow(const uint32_t* words) {
+  // All lanes at once are written through the cache alone.
+  const auto dequantize_words = call_.bits == 16 ? kernels_.dequantize_words16 : kernels_.dequantize_words8;
+  if (!nontemporal_ && each_full(&Stream::down<float>, [&](uint64_t element, uint32_t place, uint32_t n, const float* scales) {
+        dequantize_words(words + place, n, scales, reinterpret_cast<float*>(call_.out) + (element - call_.out_begin), words_);
+      }))
+    return;
   const auto unpack = call_.bits == 16 ? kernels_.unpack_lane16 : kernels_.unpack_lane8;
   const auto dequantize = call_.bits == 16 ? kernels_.dequantize_lane16 : kernels_.dequantize_lane8;
   each_run(call_.out - call_.element_bytes() * call_.out_begin, [&](const Run& r) {

@@ -54,6 +54,8 @@ class Stream {
   uint32_t used(uint64_t packet) const;  // words of packet p, at every rank; the others are zero
   // payload null: the sum is zero, or another rank reads it.
   void decode(uint64_t packet, const uint8_t* payload, WeighedPacket* weighed = nullptr);
+  // So many bytes behind what encode() reads of full narrow lanes it prefetches; 0: the next of the input.
+  void fetch(size_t bytes) { fetched_ = bytes; }
   // Of sealed sums: the rank that alone sends a packet; none: all ranks do.
   std::optional<uint32_t> owner(uint64_t packet) const;
   // The rank + 1 that alone reads a packet's sums; 0: more do.
@@ -116,6 +118,8 @@ class Stream {
   void each_chunk(const Run& run, F&& f) const;
   template <typename F>
   void each_piece(const Run& run, F&& f) const;
+  template <typename F>
+  bool each_full(Scale<float> (Stream::*scale)(int) const, F&& f);
   bool narrow() const { return !call_.in_limbs() && call_.bits < 32; }
   void encode_narrow(uint32_t* words);
   void decode_narrow(const uint32_t* words);
@@ -154,12 +158,14 @@ class Stream {
   std::vector<size_t> packet_ends_;  // in `pieces_`
   std::optional<Refinement> refinement_;
   std::map<uint64_t, std::pair<std::vector<uint32_t>, uint32_t>> parts_;  // elements of several packets: words, and how many
+  size_t fetched_ = 0;                // by encode(), so many bytes behind what it reads
   uint32_t key_ = 0;                  // of the stochastic rounding
   int32_t top_ = 0;                   // largest lane value
   int headroom_ = 0;
   int top_exponent_ = 254;            // of the type's largest finite value
   std::vector<Run> runs_;
   std::vector<uint32_t> sums_;  // of narrow lanes: a packet's words
+  std::vector<float> scales_;   // of a packet's chunks
   std::vector<int32_t> q_;      // lanes: of a packet, or of a chunk where they are narrow
   std::vector<int64_t> q64_;
   std::vector<float> wide_, finite_;

@@ -104,6 +104,7 @@ template <int kPlaces>
 inline Ints right_signed(Ints v) { return VECTOR(srai_epi32)(v, kPlaces); }
 inline Ints left(Ints v, Ints places) { return VECTOR(sllv_epi32)(v, places); }
 inline Ints right(Ints v, Ints places) { return VECTOR(srlv_epi32)(v, places); }
+inline Ints right(Ints v, __m128i places) { return VECTOR(srl_epi32)(v, places); }
 inline Ints left(Ints v, __m128i places) { return VECTOR(sll_epi32)(v, places); }
 inline Floats add(Floats a, Floats b) { return VECTOR(add_ps)(a, b); }
 inline Floats subtract(Floats a, Floats b) { return VECTOR(sub_ps)(a, b); }
