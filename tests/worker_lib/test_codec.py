@@ -134,7 +134,15 @@ def test_native_and_reference_agree(dtype: DType) -> None:
             one_case(np.random.default_rng((seed, dtype, case)), dtype, f"seed {seed}, case {case}")
 
 
-def one_case(rng: np.random.Generator, dtype: DType, label: str) -> None:
+def test_elements_that_are_not_finite_leave_other_lanes_alone() -> None:
+    seed = seed_of_this_run()
+    for case in range(20):
+        with np.errstate(invalid="ignore", over="ignore"):
+            one_case(np.random.default_rng((seed, case)), DType.F32, f"seed {seed}, case {case}", full=True)
+
+
+def one_case(rng: np.random.Generator, dtype: DType, label: str, *, full: bool = False) -> None:
+    """`full`: of packets whose narrow lanes are full, with an element at each rank that is not finite."""
     bits = int(rng.choice(dtype.lanes))
     n = int(rng.choice([1, 2, 3, 4, 5, 8, 16, 31, 32], p=[0.1, 0.25, 0.15, 0.2, 0.1, 0.1, 0.04, 0.03, 0.03]))
     if rng.random() < 0.05:
@@ -147,11 +155,13 @@ def one_case(rng: np.random.Generator, dtype: DType, label: str) -> None:
     op = ReduceOp.OR if dtype is DType.RAW else ReduceOp.SUM
     if dtype.is_float and rng.random() < 0.4:
         op = ReduceOp.AVG
-    sparse = bool(rng.random() < 0.75)
+    sparse = bool(rng.random() < 0.75) and not full
+    if full:
+        bits, n, words, count = int(rng.choice([8, 16])), 3, 352, 5000
     left = {"auto_zeros": bool(rng.random() < 0.5), "auto_block": bool(rng.random() < 0.5)}
     call = Call(Kind.ALLREDUCE, op, dtype, bits, count, (count,), position=int(rng.integers(2**32)),
                 sparse=sparse, block=block, auto_lanes=int(rng.choice([0, 8, 16, 32])), **left)  # fmt: skip
-    density = float(rng.choice([0.0, 0.05, 0.5, 1.0]))
+    density = 1.0 if full else float(rng.choice([0.0, 0.05, 0.5, 1.0]))
     masked = sparse and rng.random() < 0.3
     label = (
         f"{label}: {call}, n={n}, K={words}, block={block}, density={density}, sparse={sparse}, mask={masked}"
@@ -160,7 +170,7 @@ def one_case(rng: np.random.Generator, dtype: DType, label: str) -> None:
     ranks = []
     for r in range(n):
         x = sparsify(rng, random_values(rng, dtype, count), block, density)
-        if dtype.is_float and count and rng.random() < 0.05:
+        if dtype.is_float and count and (full or rng.random() < 0.05):
             x.view(np.dtype(f"u{x.itemsize}"))[rng.integers(count)] = infinity(dtype) + int(rng.integers(2))
         mask = rng.random(call.blocks) < 0.7 if masked else None
         ranks.append(open_rank(call, x, r, n, words, mask=mask))
