@@ -170,7 +170,7 @@ int main() {
   for (int64_t through : {200, 201, 201, 201, 199, 5000, 150, 150}) {  // of every fourth share, the first too
     took[0] = through;
     took[1] = 100;
-    share(1, 1, kLong);
+    share(1, 1, kLong, kLong);
     share(1, 3, kLong);
     std::printf("| ");
   }
