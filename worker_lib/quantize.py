@@ -112,7 +112,7 @@ def error_bound(
     else:
         top = lane_top(bits, workers)
         unit = reach / top
-        each = unit * (1 + eps * (2 * top + 1) + 4 * top * eta)
+        each = unit * (1 + eps * top + 4 * top * eta)
         decode = (1 + eps) ** 3 - 1
     scale = 1 if average else workers
     bound: Fraction = scale * each + scale * reach * decode + eta

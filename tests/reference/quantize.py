@@ -193,10 +193,8 @@ def quantize(
         return q.astype(np.int64 if bits == 64 else np.int32)
     if index is None:
         raise UsageError("lanes of 16 and 8 bits are rounded by element index; index is missing")
-    top_value = lane_top(bits, workers)
-    v = _times_power(wide, -(e + np.int32(1))) * real(top_value)
-    u = (dither(index, key).astype(real) + real(0.5)) * real(1 / 65536)
-    return np.asarray(np.minimum(np.floor(v + u).astype(np.int32), np.int32(top_value)))
+    v = np.rint(_times_power(wide, np.int32(15) - e) * real(lane_top(bits, workers))).astype(np.int32)
+    return v + dither(index, key).astype(np.int32) >> 16
 
 
 def dequantize(

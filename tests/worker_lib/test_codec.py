@@ -151,7 +151,7 @@ def one_case(rng: np.random.Generator, dtype: DType, label: str, *, full: bool =
     count = int(rng.choice([0, 1, words, 3 * words + 1, 5000, 70000], p=[0.05, 0.1, 0.15, 0.3, 0.37, 0.03]))
     if n > 32:
         count = min(count, 3 * words + 1)
-    block = int(rng.choice([1, 7, 64, 100, 1024, 65536]))
+    block = int(rng.choice([1, 7, 16, 48, 64, 100, 1024, 65536]))
     op = ReduceOp.OR if dtype is DType.RAW else ReduceOp.SUM
     if dtype.is_float and rng.random() < 0.4:
         op = ReduceOp.AVG

@@ -79,15 +79,14 @@ def quantize(x: torch.Tensor, exponent: torch.Tensor, *, bits: int, workers: int
         bits: 16 or 8. workers: number of ranks. key: of `worker_lib.quantize.dither_key`.
     """
     top = lane_top(bits, workers)
-    scaled = _each(_times_power(_chunks(x), -(_unbiased(exponent) + 1)) * float(top), x.numel())
+    scaled = _each(_times_power(_chunks(x), 15 - _unbiased(exponent)) * float(top), x.numel())
     index = torch.arange(x.numel(), device=x.device, dtype=torch.int32)
     h = index * _signed(0x9E3779B1) + _signed(key)
     h = h ^ (h >> 16 & 0xFFFF)
     h = h * _signed(0x85EBCA6B)
-    u = ((h >> 16 & 0xFFFF).to(torch.float32) + 0.5) * (1 / 65536)
-    q = torch.floor(scaled + u)
     good = _per_element(exponent != NO_EXPONENT, x.numel())
-    return torch.where(good, q, 0.0).to(torch.int32).clamp_(max=top)
+    nearest = torch.where(good, torch.round(scaled), 0.0).to(torch.int32)  # 2^16 times the lane
+    return nearest + (h >> 16 & 0xFFFF) >> 16
 
 
 def dequantize(

@@ -54,57 +54,60 @@ void scan_words(const uint32_t* x, size_t blocks, size_t block, uint32_t* bits, 
   }
 }
 
-// The common case, float32: one vector of maxima for the whole chunk, and for each block only a test for zero.
+// The common case, float32: vectors of maxima, of each block and of the chunk. Only blocks of zeros are looked at again, for their signs.
 #if defined(__AVX2__)
-template <bool kSmallest>
+template <bool kSmallest, size_t kStrip>
 void scan_vectors(const uint32_t* x, size_t blocks, size_t block, uint32_t* bits, size_t at, Extremes<uint32_t>* found) {
   const bool is_long = blocks * block > kLong;
   const Ints magnitudes = all(0x7fffffffu), ones = all(~0u);
   Ints top = all(0u), least = ones;
-  bool negative = false;
-  for (size_t b = 0; b < blocks; ++b, x += block) {
-    Ints any = all(0u);
-    for (size_t i = 0; i < block; i += kLine) {
-      if (is_long) ahead(x + i);
-      for (size_t j = 0; j < kLine; j += kWidth) {
-        const Ints v = load(x + i + j), magnitude = both(v, magnitudes);
-        any = either(any, v);
-        top = larger(top, magnitude);
-        if constexpr (kSmallest) least = smaller(least, add(magnitude, ones));
+  bool negative = found->negative_zero;
+  for (size_t b = 0, n; b < blocks; b += n) {
+    const size_t bit = (at + b) % 32;
+    n = blocks - b < 32 - bit ? blocks - b : 32 - bit;
+    uint32_t word = 0;
+    for (size_t k = 0; k < n; ++k, x += block) {
+      Ints largest = all(0u), other = all(0u);
+      for (size_t strip = 0; strip < block; strip += kStrip) {
+#pragma GCC unroll 4
+        for (size_t i = strip; i < strip + kStrip; i += kLine) {
+          if (is_long) ahead(x + i);
+#pragma GCC unroll 2
+          for (size_t j = 0; j < kLine; j += kWidth) {
+            const Ints magnitude = both(load(x + i + j), magnitudes);
+            (j == 0 ? largest : other) = larger(j == 0 ? largest : other, magnitude);
+            if constexpr (kSmallest) least = smaller(least, add(magnitude, ones));
+          }
+        }
+      }
+      largest = larger(largest, other);
+      top = larger(top, largest);
+      if (any_of(largest, magnitudes)) {
+        word |= 1u << k;
+      } else if (!negative) {
+        Ints any = all(0u);
+        for (size_t i = 0; i < block; i += kWidth) any = either(any, load(x + i));
+        negative = any_of(any, any);
       }
     }
-    if (any_of(any, magnitudes)) {
-      set_bit(bits, at + b);
-    } else if (any_of(any, any)) {
-      negative = true;
-    }
+    if (word) bits[(at + b) / 32] |= word << bit;
   }
   if (const uint32_t largest = largest_of(top); largest > found->largest) found->largest = largest;
   if constexpr (kSmallest)
     if (const uint32_t below = smallest_of(least); below < found->smallest - 1) found->smallest = below + 1;
-  found->negative_zero |= negative;
+  found->negative_zero = negative;
 }
 
 template <bool kSmallest>
 void scan32(const uint32_t* x, size_t blocks, size_t block, uint32_t* bits, size_t at, Extremes<uint32_t>* found) {
-  (block % kLine ? scan<uint32_t, 0x80000000u> : scan_vectors<kSmallest>)(x, blocks, block, bits, at, found);
+  constexpr size_t kLines = 4 * kLine;
+  (block % kLine ? scan<uint32_t, 0x80000000u> : block % kLines ? scan_vectors<kSmallest, kLine> : scan_vectors<kSmallest, kLines>)(
+      x, blocks, block, bits, at, found);
 }
 #else
 template <bool>
 constexpr auto scan32 = scan<uint32_t, 0x80000000u>;
 #endif
-
-inline float nearest(float v) { return __builtin_rintf(v); }
-inline double nearest(double v) { return __builtin_rint(v); }
-
-// The same as an integer. With SSE2 alone nearest() is a call of the C library, but conversion to an integer rounds too.
-template <typename Q, typename T>
-inline Q nearest_as(T v) {
-#if defined(__SSE2__) && !defined(__SSE4_1__) && __has_builtin(__builtin_irintf)
-  if constexpr (sizeof(T) == 4 && sizeof(Q) == 4) return __builtin_irintf(v);
-#endif
-  return static_cast<Q>(nearest(v));
-}
 
 template <typename T, typename Q>
 void quantize(const T* __restrict x, size_t n, Scale<T> s, Q* __restrict q) {
@@ -329,6 +332,12 @@ void unpack_limbs(const uint32_t* __restrict in, size_t n, int64_t* __restrict q
   for (size_t i = 0; i < n; ++i)
     q[i] = static_cast<int64_t>(static_cast<uint64_t>(big(in[i])) + (static_cast<uint64_t>(big(in[i + n])) << 22) +
                                 (static_cast<uint64_t>(big(in[i + 2 * n])) << 44));
+}
+
+inline float as_float(uint32_t bits) {
+  float x;
+  __builtin_memcpy(&x, &bits, sizeof x);
+  return x;
 }
 
 inline uint32_t as_bits(float x) {
@@ -600,7 +609,8 @@ const LaneKernels KERNELS = {
     quantize<float, int32_t>, quantize_f32_be, quantize_f64, quantize<double, int64_t>, dither<float>, dither<double>,
     dequantize<int32_t, float>, dequantize_f32_be, dequantize<int32_t, double>, dequantize<int64_t, double>,
     sum_f32, copy_nontemporal, add_f32, subtract_f32, pack32, unpack32,
-    dither_lane, dither_words<16>, dither_words<8>, dequantize_words<16>, dequantize_words<8>, add_lane, dequantize_lane<16>, dequantize_lane<8>, unpack_lane<16>, unpack_lane<8>, flush,
+    dither_lane, add_lane, dequantize_lane<16>, dequantize_lane<8>, unpack_lane<16>, unpack_lane<8>,
+    dither_words<16>, dither_words<8>, dequantize_words<16>, dequantize_words<8>, flush,
     pack_limbs, unpack_limbs, exact_limb_f32, exact_limb<double, uint64_t, 52>, cut_off_f32, exact_pair_f32, exact_triple_f64, odd_f32_be, widen_f16, narrow_f16, widen_bf16, narrow_bf16,
     weighted_sum_be, quantize_be<true>, dequantize_be<true>, pad_be,
 };

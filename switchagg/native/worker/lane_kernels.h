@@ -52,9 +52,9 @@ struct LaneKernels {
   void (*quantize_f64)(const double* x, size_t n, ScaleD s, int32_t* q);
   void (*quantize_f64_limbs)(const double* x, size_t n, ScaleD s, int64_t* q);
 
-  // 16- and 8-bit lanes: min(top, floor(x * f1 * f2 * m + u)), u from a counter-based hash of (key, index).
-  void (*dither_f32)(const float* x, size_t n, ScaleF s, int32_t top, uint32_t key, uint32_t index, int32_t* q);
-  void (*dither_f64)(const double* x, size_t n, ScaleD s, int32_t top, uint32_t key, uint32_t index, int32_t* q);
+  // 16- and 8-bit lanes: rint(x * f1 * f2 * m) plus 16 bits of a counter-based hash of (key, index), shifted right by 16.
+  void (*dither_f32)(const float* x, size_t n, ScaleF s, uint32_t key, uint32_t index, int32_t* q);
+  void (*dither_f64)(const double* x, size_t n, ScaleD s, uint32_t key, uint32_t index, int32_t* q);
 
   // q * m * f1 * f2. `nontemporal`: written past the cache; other threads may read it after flush().
   void (*dequantize_f32)(const int32_t* q, size_t n, ScaleF s, float* x);
@@ -75,20 +75,20 @@ struct LaneKernels {
   void (*unpack32)(const uint32_t* in, size_t words, int32_t* q);
   // One narrow lane of n words, which are sums of lanes times 2^shift until pack32 makes big-endian words of them:
   // sums += lane, either dither_f32's of x or given; and back from big-endian words.
-  void (*dither_lane)(const float* x, size_t n, ScaleF s, int32_t top, uint32_t key, uint32_t index, int shift, uint32_t* sums);
-  // All lanes of n big-endian words at once. The elements of a lane are neighbours, `apart` from those of the lane before. `scales`: a
-  // factor for each lane, whose f2 and m are 1. What is `fetched` bytes behind the elements is prefetched; 0: what comes next.
-  void (*dither_words16)(const float* x, size_t apart, size_t n, const float* scales, int32_t top, uint32_t key, uint32_t index, size_t fetched,
-                         uint32_t* words);
-  void (*dither_words8)(const float* x, size_t apart, size_t n, const float* scales, int32_t top, uint32_t key, uint32_t index, size_t fetched,
-                        uint32_t* words);
-  void (*dequantize_words16)(const uint32_t* words, size_t n, const float* scales, float* x, size_t apart);
-  void (*dequantize_words8)(const uint32_t* words, size_t n, const float* scales, float* x, size_t apart);
+  void (*dither_lane)(const float* x, size_t n, ScaleF s, uint32_t key, uint32_t index, int shift, uint32_t* sums);
   void (*add_lane)(const int32_t* q, size_t n, int shift, uint32_t* sums);
   void (*dequantize_lane16)(const uint32_t* words, size_t n, int shift, ScaleF s, float* x, bool nontemporal);
   void (*dequantize_lane8)(const uint32_t* words, size_t n, int shift, ScaleF s, float* x, bool nontemporal);
   void (*unpack_lane16)(const uint32_t* words, size_t n, int shift, int32_t* q);
   void (*unpack_lane8)(const uint32_t* words, size_t n, int shift, int32_t* q);
+  // All lanes of n big-endian words at once. The elements of a lane are neighbours, `apart` from those of the lane before. `scales`: a
+  // factor for each lane, whose f2 and m are 1. What is `fetched` bytes behind the elements is prefetched; 0: what comes next.
+  void (*dither_words16)(const float* x, size_t apart, size_t n, const float* scales, uint32_t key, uint32_t index, size_t fetched,
+                         uint32_t* words);
+  void (*dither_words8)(const float* x, size_t apart, size_t n, const float* scales, uint32_t key, uint32_t index, size_t fetched,
+                        uint32_t* words);
+  void (*dequantize_words16)(const uint32_t* words, size_t n, const float* scales, float* x, size_t apart);
+  void (*dequantize_words8)(const uint32_t* words, size_t n, const float* scales, float* x, size_t apart);
   // Makes nontemporal stores visible to other threads.
   void (*flush)();
   // Three limbs of 22, 22 and 20 bits, each limb a plane of n words.

@@ -17,7 +17,7 @@ using Memory = LoopBench::Memory;
 using Loop = LoopBench::Loop;
 
 constexpr size_t kGranule = 4096, kBlock = 64, kPacket = 256, kRotated = 1024;
-constexpr int32_t kTop8 = 31, kTop16 = 8191;  // of 4 workers
+constexpr float kTop8 = 31 << 16, kTop16 = 8191 << 16;  // 2^16 times the largest lanes of 4 workers
 constexpr float kScales8[] = {kTop8, kTop8 / 2, kTop8 / 4, kTop8}, kScales16[] = {kTop16, kTop16 / 2};
 constexpr uint32_t kKey = 0x1234567u;
 constexpr DrawKey kDraw{0x1234567u, 0x89ABCDEFu};
@@ -82,15 +82,15 @@ const Loop kLoops[] = {
     LOOP("large32", 64, 0, return packets(n, 32, [&](size_t i, size_t) {
            return k.lanes.large32(m.floats + i, 0.5f, out<uint32_t>(m) + i / 32);
          })),
-    LOOP("dither_lane, 8 bits", 64, 128, k.lanes.dither_lane(m.floats, n, {kTop8, 1, 1}, kTop8, kKey, 0, 8, out<uint32_t>(m))),
-    LOOP("dither_lane, 16 bits", 64, 128, k.lanes.dither_lane(m.floats, n, {kTop16, 1, 1}, kTop16, kKey, 0, 16, out<uint32_t>(m))),
+    LOOP("dither_lane, 8 bits", 64, 128, k.lanes.dither_lane(m.floats, n, {kTop8, 1, 1}, kKey, 0, 8, out<uint32_t>(m))),
+    LOOP("dither_lane, 16 bits", 64, 128, k.lanes.dither_lane(m.floats, n, {kTop16, 1, 1}, kKey, 0, 16, out<uint32_t>(m))),
     LOOP("dequantize_lane8", 64, 64, k.lanes.dequantize_lane8(m.words, n, 8, kDown, out<float>(m), false)),
     LOOP("dequantize_lane16", 64, 64, k.lanes.dequantize_lane16(m.words, n, 16, kDown, out<float>(m), false)),
     LOOP("dither_words, 8 bits", 64, 16, pieces(n, 4, [&](size_t i, size_t word, size_t size) {
-           k.lanes.dither_words8(m.floats + i, kPacket, size, kScales8, kTop8, kKey, static_cast<uint32_t>(i), 0, out<uint32_t>(m) + word);
+           k.lanes.dither_words8(m.floats + i, kPacket, size, kScales8, kKey, static_cast<uint32_t>(i), 0, out<uint32_t>(m) + word);
          })),
     LOOP("dither_words, 16 bits", 64, 32, pieces(n, 2, [&](size_t i, size_t word, size_t size) {
-           k.lanes.dither_words16(m.floats + i, kPacket, size, kScales16, kTop16, kKey, static_cast<uint32_t>(i), 0, out<uint32_t>(m) + word);
+           k.lanes.dither_words16(m.floats + i, kPacket, size, kScales16, kKey, static_cast<uint32_t>(i), 0, out<uint32_t>(m) + word);
          })),
     LOOP("dequantize_words8", 16, 64, pieces(n, 4, [&](size_t i, size_t word, size_t size) {
            k.lanes.dequantize_words8(m.words + word, size, kScales8, out<float>(m) + i, kPacket);

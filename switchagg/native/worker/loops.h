@@ -1,4 +1,4 @@
-// Loops of kernels over long arrays: what they prefetch, and how they write. Only for kernel files, which are compiled once for each
+// Loops of kernels over long arrays: what they prefetch, how they round, and how they write. Only for kernel files, which are compiled once for each
 // instruction set.
 #pragma once
 
@@ -26,6 +26,18 @@ constexpr size_t kAhead = 1024;
 constexpr size_t kLong = 256;
 inline void ahead(const void* at) { __builtin_prefetch(static_cast<const char*>(at) + kAhead); }
 inline void ahead_to_write(void* at) { __builtin_prefetch(static_cast<char*>(at) + kAhead, 1); }
+
+inline float nearest(float v) { return __builtin_rintf(v); }
+inline double nearest(double v) { return __builtin_rint(v); }
+
+// The same as an integer. With SSE2 alone nearest() is a call of the C library, but conversion to an integer rounds too.
+template <typename Q, typename T>
+inline Q nearest_as(T v) {
+#if defined(__SSE2__) && !defined(__SSE4_1__) && __has_builtin(__builtin_irintf)
+  if constexpr (sizeof(T) == 4 && sizeof(Q) == 4) return __builtin_irintf(v);
+#endif
+  return static_cast<Q>(nearest(v));
+}
 
 constexpr size_t kLine = 16;  // float32 in a line of cache
 

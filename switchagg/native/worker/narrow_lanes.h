@@ -9,9 +9,6 @@
 namespace switchagg {
 namespace {
 
-inline float lower(float v) { return __builtin_floorf(v); }
-inline double lower(double v) { return __builtin_floor(v); }
-
 // 16 random bits from a counter: `counter` is key + index * kStep, so that a loop only adds.
 constexpr uint32_t kStep = 0x9E3779B1u, kMix = 0x85EBCA6Bu;
 
@@ -21,26 +18,16 @@ inline uint32_t random16(uint32_t counter) {
   return counter >> 16;
 }
 
-inline float as_float(uint32_t bits) {
-  float x;
-  __builtin_memcpy(&x, &bits, sizeof x);
-  return x;
-}
-
-// (r + 0.5) / 65536, by way of the mantissa of a number between 1 and 2.
-constexpr uint32_t kOne = 0x3f800040u;
-inline float unit(uint32_t r) { return as_float(kOne | r << 7) - 1.0f; }
-
+// 2^16 times a lane plus its random bits. What is below the lane's unit is cut off, and so rounded at random.
 template <typename T>
-inline int32_t dithered(T v, uint32_t counter, int32_t top) {
-  const int32_t down = static_cast<int32_t>(lower(v + static_cast<T>(unit(random16(counter)))));
-  return down < top ? down : top;
+inline int32_t dithered(T v, uint32_t counter) {
+  return static_cast<int32_t>(static_cast<uint32_t>(nearest_as<int32_t>(v)) + random16(counter));  // wraps if a plan was wrong
 }
 
 template <typename T>
-void dither(const T* __restrict x, size_t n, Scale<T> s, int32_t top, uint32_t key, uint32_t index, int32_t* __restrict q) {
+void dither(const T* __restrict x, size_t n, Scale<T> s, uint32_t key, uint32_t index, int32_t* __restrict q) {
   uint32_t counter = index * kStep + key;
-  for (size_t i = 0; i < n; ++i, counter += kStep) q[i] = dithered(((x[i] * s.f1) * s.f2) * s.m, counter, top);
+  for (size_t i = 0; i < n; ++i, counter += kStep) q[i] = dithered(((x[i] * s.f1) * s.f2) * s.m, counter) >> 16;
 }
 
 void add_lane(const int32_t* __restrict q, size_t n, int shift, uint32_t* __restrict sums) {
@@ -49,16 +36,15 @@ void add_lane(const int32_t* __restrict q, size_t n, int shift, uint32_t* __rest
 
 #if defined(__AVX2__)
 // dithered() for neighbours, whose counters it moves on.
-inline Ints dithered(Floats v, Ints& counters, Ints top) {
+inline Ints dithered(Floats v, Ints& counters) {
   const Ints mixed = multiply(one_of(counters, right<16>(counters)), all(kMix));
   counters = add(counters, all(static_cast<uint32_t>(kWidth) * kStep));
-  const Ints mantissa = either(all(kOne), both(right<9>(mixed), all(0x007fff80u)));  // its upper half, 7 places up
-  return smaller_signed(floor_of(add(v, subtract(as_floats(mantissa), all(1.0f)))), top);
+  return add(nearest_of(v), right<16>(mixed));
 }
 inline Ints counters_from(uint32_t counter) { return add(all(counter), multiply(count_up(), all(kStep))); }
 #endif
 
-void dither_lane(const float* __restrict x, size_t n, ScaleF s, int32_t top, uint32_t key, uint32_t index, int shift,
+void dither_lane(const float* __restrict x, size_t n, ScaleF s, uint32_t key, uint32_t index, int shift,
                  uint32_t* __restrict sums) {
   uint32_t counter = index * kStep + key;
   size_t i = 0;
@@ -68,17 +54,25 @@ void dither_lane(const float* __restrict x, size_t n, ScaleF s, int32_t top, uin
     Ints counters = counters_from(counter);
     for (; i + kWidth <= n; i += kWidth) {
       if (is_long && i % kLine == 0) ahead(x + i);
-      const Ints lane = dithered(multiply(load(x + i), all(s.f1)), counters, all(static_cast<uint32_t>(top)));
+      const Ints lane = right_signed<16>(dithered(multiply(load(x + i), all(s.f1)), counters));
       store(sums + i, add(load(sums + i), left(lane, _mm_cvtsi32_si128(shift))));
     }
     counter += static_cast<uint32_t>(i) * kStep;
   }
 #endif
   for (; i < n; ++i, counter += kStep)
-    sums[i] += static_cast<uint32_t>(dithered(((x[i] * s.f1) * s.f2) * s.m, counter, top)) << shift;
+    sums[i] += static_cast<uint32_t>(dithered(((x[i] * s.f1) * s.f2) * s.m, counter) >> 16) << shift;
 }
 
 #if defined(__AVX2__)
+// dithered() ones as lane l of words, and zeros below it.
+template <int kBits>
+inline __attribute__((always_inline)) Ints in_place(Ints v, size_t l) {
+  const int shift = static_cast<int>(l) * kBits;
+  if (shift == 0) return right_signed<16>(v);
+  return both(shift < 16 ? right_signed<16 - kBits>(v) : left(v, _mm_cvtsi32_si128(shift - 16)), all(~0u << shift));
+}
+
 // Calls f(i) for the vectors that n elements have, and ask(i), which prefetches, for the first of each cache line. Returns how many they are.
 template <typename A, typename F>
 inline __attribute__((always_inline)) size_t each_vector(size_t n, A&& ask, F&& f) {
@@ -94,24 +88,21 @@ inline __attribute__((always_inline)) size_t each_vector(size_t n, A&& ask, F&& 
 
 // Of whole words, so that the last vector may begin where it has some that are written already.
 template <int kBits>
-void dither_words(const float* __restrict x, size_t apart, size_t n, const float* __restrict scales, int32_t top, uint32_t key,
-                  uint32_t index, [[maybe_unused]] size_t fetched, uint32_t* __restrict words) {
+void dither_words(const float* __restrict x, size_t apart, size_t n, const float* __restrict scales, uint32_t key, uint32_t index,
+                  [[maybe_unused]] size_t fetched, uint32_t* __restrict words) {
   constexpr size_t kLanes = 32 / kBits;
-  const uint32_t counter = index * kStep + key, lane_step = static_cast<uint32_t>(apart) * kStep;
   size_t i = 0;
 #if defined(__AVX2__)
   Ints counters[kLanes];
   const auto start = [&](size_t at) {
-    for (size_t l = 0; l < kLanes; ++l)
-      counters[l] = counters_from(counter + static_cast<uint32_t>(l) * lane_step + static_cast<uint32_t>(at) * kStep);
+    for (size_t l = 0; l < kLanes; ++l) counters[l] = counters_from((index + static_cast<uint32_t>(l * apart + at)) * kStep + key);
   };
   const auto write = [&](size_t at) {
     Ints sums = all(0u);
 #pragma GCC unroll 4
     for (size_t l = 0; l < kLanes; ++l) {
       const Floats v = multiply(load(x + l * apart + at), all(scales[l]));
-      const Ints lane = dithered(v, counters[l], all(static_cast<uint32_t>(top)));
-      sums = add(sums, left(lane, _mm_cvtsi32_si128(static_cast<int>(l) * kBits)));
+      sums = add(sums, in_place<kBits>(dithered(v, counters[l]), l));
     }
     store(words + at, swapped(sums));
   };
@@ -126,14 +117,13 @@ void dither_words(const float* __restrict x, size_t apart, size_t n, const float
     i = n;
   }
 #endif
-  for (; i < n; ++i) {
-    uint32_t sum = 0;
-    for (size_t l = 0; l < kLanes; ++l) {
-      const uint32_t of_lane = counter + static_cast<uint32_t>(l) * lane_step + static_cast<uint32_t>(i) * kStep;
-      sum += static_cast<uint32_t>(dithered(x[l * apart + i] * scales[l], of_lane, top)) << l * kBits;
-    }
-    words[i] = big(sum);
+  if (i == n) return;
+  for (size_t j = i; j < n; ++j) words[j] = 0;
+  for (size_t l = 0; l < kLanes; ++l) {
+    const size_t from = l * apart + i;
+    dither_lane(x + from, n - i, {scales[l], 1.0f, 1.0f}, key, index + static_cast<uint32_t>(from), static_cast<int>(l) * kBits, words + i);
   }
+  for (size_t j = i; j < n; ++j) words[j] = big(words[j]);
 }
 
 // A negative lane has borrowed from the next one. Adding half the range to every lane makes all of them independent.

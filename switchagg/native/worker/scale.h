@@ -23,7 +23,7 @@ T pow2(int k) {
 // The scale m * 2^k. One float holds it wherever that is exact: unless a product could leave the normal range.
 template <typename T>
 Scale<T> scale_of(int k, T m) {
-  if (sizeof(T) == sizeof(float) && k > -60 && k < 60) return {pow2<T>(k) * m, 1, 1};
+  if (sizeof(T) == sizeof(float) && k > -60 && k < 80) return {pow2<T>(k) * m, 1, 1};
   return {pow2<T>(k / 2), pow2<T>(k - k / 2), m};
 }
 

@@ -178,7 +178,7 @@ int unbiased(int e) {
 template <typename T>
 Scale<T> Stream::up(int exponent) const {
   const int e = unbiased<T>(exponent);
-  if (narrow()) return scale_of<T>(-(e + 1), static_cast<T>(top_));
+  if (narrow()) return scale_of<T>(15 - e, static_cast<T>(top_));  // 2^16 times a lane
   const int64_t most = (int64_t{1} << (31 - headroom_)) - 1;  // where quantize_f64 clamps
   return scale_of<T>(places() - e, sizeof(T) == sizeof(double) && call_.bits == 32 ? static_cast<T>(most) : T{1});
 }
@@ -292,7 +292,7 @@ void Stream::encode_narrow(uint32_t* words) {
   const auto dither_words = call_.bits == 16 ? kernels_.dither_words16 : kernels_.dither_words8;
   if (each_full(&Stream::up<float>, [&](uint64_t element, uint32_t place, uint32_t n, const float* scales) {
         const uint32_t index = call_.first_element + static_cast<uint32_t>(element);
-        dither_words(input(element), words_, n, scales, top_, key_, index, fetched_, words + place);
+        dither_words(input(element), words_, n, scales, key_, index, fetched_, words + place);
       }))
     return;
   std::fill(sums_.begin(), sums_.end(), 0);
@@ -305,13 +305,13 @@ void Stream::encode_narrow(uint32_t* words) {
       uint32_t* const sums = sums_.data() + place;
       if (call_.dtype == DType::f64) {
         const double* x = doubles(range, element, count);
-        kernels_.dither_f64(x, count, up<double>(exponent), top_, key_, index, q_.data());
+        kernels_.dither_f64(x, count, up<double>(exponent), key_, index, q_.data());
         return kernels_.add_lane(q_.data(), count, shift, sums);
       }
       const float* x = widened(range, element, count);
       const ScaleF s = up<float>(exponent);
-      if (!call_.memory) return kernels_.dither_lane(x, count, s, top_, key_, index, shift, sums);
-      kernels_.dither_f32(x, count, s, top_, key_, index, q_.data());
+      if (!call_.memory) return kernels_.dither_lane(x, count, s, key_, index, shift, sums);
+      kernels_.dither_f32(x, count, s, key_, index, q_.data());
       kernels_.add_lane(q_.data(), count, shift, sums);
       float* const left = call_.memory + element;
       kernels_.dequantize_f32(q_.data(), count, carried(exponent), left);

@@ -42,8 +42,6 @@ inline uint32_t smallest_of(Ints v) {
   for (const uint32_t each : x) smallest = each < smallest ? each : smallest;
   return smallest;
 }
-inline Floats as_floats(Ints v) { return _mm512_castsi512_ps(v); }
-inline Ints floor_of(Floats v) { return _mm512_cvt_roundps_epi32(v, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC); }
 #else
 #define VECTOR(operation) _mm256_##operation
 #define INTEGER(operation) _mm256_##operation##_si256
@@ -72,8 +70,6 @@ inline uint32_t smallest_of(Ints v) {
   m = _mm_min_epu32(m, _mm_shuffle_epi32(m, 0x4e));
   return static_cast<uint32_t>(_mm_cvtsi128_si32(_mm_min_epu32(m, _mm_shuffle_epi32(m, 0xb1))));
 }
-inline Floats as_floats(Ints v) { return _mm256_castsi256_ps(v); }
-inline Ints floor_of(Floats v) { return _mm256_cvtps_epi32(_mm256_floor_ps(v)); }
 #endif
 
 // Of elements of 64 bits: sums, and products of their lower halves; and their upper halves.
@@ -97,7 +93,6 @@ inline Ints multiply(Ints a, Ints b) { return VECTOR(mullo_epi32)(a, b); }
 inline Ints larger(Ints a, Ints b) { return VECTOR(max_epu32)(a, b); }
 inline Ints magnitude(Ints v) { return VECTOR(abs_epi32)(v); }
 inline Ints smaller(Ints a, Ints b) { return VECTOR(min_epu32)(a, b); }
-inline Ints smaller_signed(Ints a, Ints b) { return VECTOR(min_epi32)(a, b); }
 template <int kPlaces>
 inline Ints right(Ints v) { return VECTOR(srli_epi32)(v, kPlaces); }
 template <int kPlaces>
@@ -106,8 +101,6 @@ inline Ints left(Ints v, Ints places) { return VECTOR(sllv_epi32)(v, places); }
 inline Ints right(Ints v, Ints places) { return VECTOR(srlv_epi32)(v, places); }
 inline Ints right(Ints v, __m128i places) { return VECTOR(srl_epi32)(v, places); }
 inline Ints left(Ints v, __m128i places) { return VECTOR(sll_epi32)(v, places); }
-inline Floats add(Floats a, Floats b) { return VECTOR(add_ps)(a, b); }
-inline Floats subtract(Floats a, Floats b) { return VECTOR(sub_ps)(a, b); }
 inline Floats multiply(Floats a, Floats b) { return VECTOR(mul_ps)(a, b); }
 #undef VECTOR
 #undef INTEGER
