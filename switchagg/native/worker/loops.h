@@ -1,5 +1,5 @@
-// Loops of kernels over long arrays: what they prefetch, how they round, and how they write. Only for kernel files, which are compiled once for each
-// instruction set.
+// Loops of kernels over long arrays: what they prefetch, how they round, and how they write. Only for kernel files, which are compiled
+// once for each instruction set.
 #pragma once
 
 #include <cstddef>

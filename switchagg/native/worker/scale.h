@@ -21,6 +21,7 @@ T pow2(int k) {
 }
 
 // The scale m * 2^k. One float holds it wherever that is exact: unless a product could leave the normal range.
+// Narrow lanes that are dequantized so, by k > -60, are quantized by k up to 75.
 template <typename T>
 Scale<T> scale_of(int k, T m) {
   if (sizeof(T) == sizeof(float) && k > -60 && k < 80) return {pow2<T>(k) * m, 1, 1};
