@@ -355,16 +355,19 @@ def test_a_bell_that_nobody_hears_stops_nothing(host: EmbeddedController, udp: s
 
 
 @pytest.mark.parametrize(
-    "wrong", ["offset", "offset past 2^64", "size", "short", "region", "count", "message"]
+    "wrong",
+    ["offset", "offset past the file", "offset past 2^64", "size", "short", "region", "count", "message"],
 )
 def test_nonsense_in_the_rings_ends_the_link(
     host: EmbeddedController, udp: socket.socket, alone: Membership, wrong: str
 ) -> None:
-    link = LinkEnd.attach(host.switch.link, udp, alone)
+    past_the_file = wrong == "offset past the file"  # within the last huge page that it would fill
+    shape = Shape(memory_bytes=(2 << 20) + 4096) if past_the_file else None
+    link = LinkEnd.attach(host.switch.link, udp, alone, shape)
     packet = bytes(16 + 64)
     match wrong:
-        case "offset":
-            link.send(packet, offset=link.shape.memory_bytes - 63)
+        case "offset" | "offset past the file":
+            link.send(packet, offset=3 << 20 if past_the_file else link.shape.memory_bytes - 63)
         case "offset past 2^64":
             link.send(packet, offset=2**64 - 8)
         case "size":

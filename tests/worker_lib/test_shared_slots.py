@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -278,6 +279,32 @@ def test_a_fenced_rank_completes_no_round() -> None:
         cluster.stop(2)
         assert cluster.change((0, 1)) == 0
         assert [each.wait(0) for each in sums[:2]] == [LOST] * 2
+
+
+def _in_huge_pages() -> set[str]:
+    """The addresses where this process has memory of jobs with huge pages in it."""
+    parts = re.split(r"^(?=[0-9a-f]+-)", Path("/proc/self/smaps").read_text(), flags=re.MULTILINE)
+    jobs = [part for part in parts if "memfd:switchagg" in part.partition("\n")[0]]
+    return {part.split()[0] for part in jobs if re.search(r"ShmemPmdMapped: *[1-9]", part)}
+
+
+def test_large_sums_put_the_memory_of_a_job_into_huge_pages() -> None:
+    setting = Path("/sys/kernel/mm/transparent_hugepage")
+    release = tuple(map(int, re.findall(r"\d+", os.uname().release)[:2]))
+    if release < (6, 6) or not setting.exists():
+        pytest.skip("here is no Linux 6.6 with huge pages")
+    shared = (setting / "shmem_enabled").read_text()
+    if "[never]" not in shared or int((setting / "hpage_pmd_size").read_text()) != 2 << 20:
+        pytest.skip(f"huge pages of shared memory are not of 2 MB, or their setting is not never: {shared}")
+    with Cluster(WORKERS, shared=True) as cluster:
+        before = _in_huge_pages()
+        for elements in 8_000, 300_000, 300_000:
+            xs = [np.full(elements, 1 + rank, np.float32) for rank in range(WORKERS)]
+            call = {"op": ReduceOp.SUM, "block": 64, "sparse": True}
+            _results(cluster, [{"x": x, "out": x} | call for x in xs])
+            assert all((x == 6).all() for x in xs)
+            assert elements == 300_000 or _in_huge_pages() <= before
+        assert len(_in_huge_pages() - before) >= WORKERS
 
 
 def _submitted(

@@ -53,8 +53,9 @@ struct Unmap {
 };
 using Mapping = std::unique_ptr<uint8_t[], Unmap>;
 
-inline Mapping map_memory(size_t bytes, int protection, int flags, int fd) {  // null with errno set if the kernel refuses
-  void* const at = mmap(nullptr, bytes, protection, flags, fd, 0);
+// Near `near` if that is free. Null with errno set if the kernel refuses.
+inline Mapping map_memory(size_t bytes, int protection, int flags, int fd, uint8_t* near = nullptr) {
+  void* const at = mmap(near, bytes, protection, flags, fd, 0);
   return at == MAP_FAILED ? Mapping() : Mapping(static_cast<uint8_t*>(at), Unmap{bytes});
 }
 

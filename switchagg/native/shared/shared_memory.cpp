@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cstring>
 #include <mutex>
 #include <vector>
@@ -14,14 +15,26 @@
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010
 #endif
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
+#endif
 
 namespace switchagg {
 namespace {
 
 constexpr size_t kMaxDescriptors = 4;
+constexpr size_t kHugePage = 2 << 20;
+
+// Whole huge pages, if it is so much.
+size_t padded(size_t bytes) { return bytes < kHugePage ? bytes : (bytes + kHugePage - 1) / kHugePage * kHugePage; }
 
 Mapping map_shared(int fd, size_t bytes, bool writable) {
-  return map_memory(bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd);
+  uint8_t* near = nullptr;
+  if (bytes >= kHugePage) {  // at a multiple of their size, which huge pages need
+    const Mapping room = map_memory(bytes + kHugePage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
+    if (room) near = room.get() + -reinterpret_cast<uintptr_t>(room.get()) % kHugePage;
+  }
+  return map_memory(bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, near);
 }
 
 struct Registry {
@@ -43,8 +56,9 @@ SharedMemory SharedMemory::make(size_t bytes, bool read_only_to_others) {
   memory.descriptor_ = Descriptor(memfd_create("switchagg", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   const int fd = memory.descriptor_.get();
   if (fd < 0) fail("memfd_create");
-  if (ftruncate(fd, static_cast<off_t>(bytes)) != 0) fail("ftruncate");
-  memory.memory_ = map_shared(fd, bytes, true);
+  if (ftruncate(fd, static_cast<off_t>(padded(bytes))) != 0) fail("ftruncate");
+  memory.memory_ = map_shared(fd, padded(bytes), true);
+  memory.size_ = bytes;
   if (!memory.memory_) fail("mmap");
   const int seals = F_SEAL_SHRINK | F_SEAL_GROW | (read_only_to_others ? F_SEAL_FUTURE_WRITE : 0);
   if (fcntl(fd, F_ADD_SEALS, seals | F_SEAL_SEAL) != 0) fail("F_ADD_SEALS");
@@ -58,9 +72,21 @@ std::optional<SharedMemory> SharedMemory::map(Descriptor descriptor, size_t byte
   if (bytes == 0 || seals < 0 || !(seals & F_SEAL_SHRINK)) return std::nullopt;
   if (fstat(fd, &state) != 0 || state.st_size < 0 || static_cast<size_t>(state.st_size) < bytes) return std::nullopt;
   SharedMemory memory;
-  memory.memory_ = map_shared(fd, bytes, writable);
+  const bool has_padding = static_cast<size_t>(state.st_size) >= padded(bytes);
+  memory.memory_ = map_shared(fd, has_padding ? padded(bytes) : bytes, writable);
+  memory.size_ = bytes;
   if (!memory.memory_) return std::nullopt;
   return memory;  // the mapping keeps the memory without its descriptor
+}
+
+void SharedMemory::use_huge_pages(size_t from) const {
+  const size_t begin = from / kHugePage * kHugePage, end = memory_.get_deleter().bytes / kHugePage * kHugePage;
+  if (begin >= end) return;
+  // The kernel collapses nothing where no page is.
+  for (size_t at = begin; at < end; at += kHugePage) std::atomic_ref<uint8_t>(memory_[at]).load(std::memory_order_relaxed);
+  constexpr int kTries = 3;  // others may use a page just then
+  for (int i = 0; i < kTries && madvise(get() + begin, end - begin, MADV_COLLAPSE) != 0 && errno == EAGAIN; ++i) {
+  }
 }
 
 FindableMemory::FindableMemory(size_t bytes) {

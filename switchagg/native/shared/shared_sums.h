@@ -73,6 +73,11 @@ class SharedSums {
   }
   uint32_t* result(uint64_t unit) const { return record(unit, workers_); }
 
+  // Before the first units; jobs without large sums need less memory.
+  void use_huge_pages() {
+    if (worker_ != 0 || std::exchange(in_huge_pages_, true)) return;
+    memory_->use_huge_pages(static_cast<size_t>(reinterpret_cast<uint8_t*>(head_) - memory_->get()));
+  }
   // Units to be done after those before. Returns the number of the first.
   uint64_t start(uint64_t units) { return started_.fetch_add(units, std::memory_order_relaxed); }
   // The first units of a call. `alone`: it has one unit. `early`: the number of the call, if workers may have put them early.
@@ -197,6 +202,7 @@ class SharedSums {
   uint32_t* words_;
   uint32_t workers_, worker_;
   uint64_t buffers_;
+  bool in_huge_pages_ = false;
   std::atomic<uint64_t> started_{0};  // the others are the driver's alone
   uint64_t put_ = 0, added_ = 0;
   struct Gap {

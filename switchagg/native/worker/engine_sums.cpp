@@ -76,6 +76,7 @@ void Engine::start_sum(Collective& c, const Step& step) {
   const uint64_t count = units(parts, each);
   const auto early = floats ? std::optional(c.index) : std::nullopt;
   const bool alone = c.segments.size() == 1 && count == 1;
+  sums_->use_huge_pages();
   const uint64_t unit = step.segment == 0 ? sums_->start_first(count, alone, early) : sums_->start(count);
   if (!floats || unit != s.early_unit) s.early = 0;
   summed_.push_back({&c, step, floats, unit, sums_->started(), parts, each});
