@@ -292,7 +292,7 @@ def test_large_sums_put_the_memory_of_a_job_into_huge_pages() -> None:
     setting = Path("/sys/kernel/mm/transparent_hugepage")
     release = tuple(map(int, re.findall(r"\d+", os.uname().release)[:2]))
     if release < (6, 6) or not setting.exists():
-        pytest.skip("here is no Linux 6.6 with huge pages")
+        pytest.skip(f"Linux {os.uname().release} is before 6.6, or has no huge pages")
     shared = (setting / "shmem_enabled").read_text()
     if "[never]" not in shared or int((setting / "hpage_pmd_size").read_text()) != 2 << 20:
         pytest.skip(f"huge pages of shared memory are not of 2 MB, or their setting is not never: {shared}")

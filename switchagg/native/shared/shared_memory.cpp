@@ -23,10 +23,6 @@ namespace switchagg {
 namespace {
 
 constexpr size_t kMaxDescriptors = 4;
-constexpr size_t kHugePage = 2 << 20;
-
-// Whole huge pages, if it is so much.
-size_t padded(size_t bytes) { return bytes < kHugePage ? bytes : (bytes + kHugePage - 1) / kHugePage * kHugePage; }
 
 Mapping map_shared(int fd, size_t bytes, bool writable) {
   uint8_t* near = nullptr;
@@ -56,9 +52,8 @@ SharedMemory SharedMemory::make(size_t bytes, bool read_only_to_others) {
   memory.descriptor_ = Descriptor(memfd_create("switchagg", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   const int fd = memory.descriptor_.get();
   if (fd < 0) fail("memfd_create");
-  if (ftruncate(fd, static_cast<off_t>(padded(bytes))) != 0) fail("ftruncate");
-  memory.memory_ = map_shared(fd, padded(bytes), true);
-  memory.size_ = bytes;
+  if (ftruncate(fd, static_cast<off_t>(bytes)) != 0) fail("ftruncate");
+  memory.memory_ = map_shared(fd, bytes, true);
   if (!memory.memory_) fail("mmap");
   const int seals = F_SEAL_SHRINK | F_SEAL_GROW | (read_only_to_others ? F_SEAL_FUTURE_WRITE : 0);
   if (fcntl(fd, F_ADD_SEALS, seals | F_SEAL_SEAL) != 0) fail("F_ADD_SEALS");
@@ -72,20 +67,17 @@ std::optional<SharedMemory> SharedMemory::map(Descriptor descriptor, size_t byte
   if (bytes == 0 || seals < 0 || !(seals & F_SEAL_SHRINK)) return std::nullopt;
   if (fstat(fd, &state) != 0 || state.st_size < 0 || static_cast<size_t>(state.st_size) < bytes) return std::nullopt;
   SharedMemory memory;
-  const bool has_padding = static_cast<size_t>(state.st_size) >= padded(bytes);
-  memory.memory_ = map_shared(fd, has_padding ? padded(bytes) : bytes, writable);
-  memory.size_ = bytes;
+  memory.memory_ = map_shared(fd, bytes, writable);
   if (!memory.memory_) return std::nullopt;
   return memory;  // the mapping keeps the memory without its descriptor
 }
 
 void SharedMemory::use_huge_pages(size_t from) const {
-  const size_t begin = from / kHugePage * kHugePage, end = memory_.get_deleter().bytes / kHugePage * kHugePage;
-  if (begin >= end) return;
+  const size_t bytes = (size() - from) / kHugePage * kHugePage;
   // The kernel collapses nothing where no page is.
-  for (size_t at = begin; at < end; at += kHugePage) std::atomic_ref<uint8_t>(memory_[at]).load(std::memory_order_relaxed);
+  for (size_t at = from; at < from + bytes; at += kHugePage) std::atomic_ref<uint8_t>(memory_[at]).load(std::memory_order_relaxed);
   constexpr int kTries = 3;  // others may use a page just then
-  for (int i = 0; i < kTries && madvise(get() + begin, end - begin, MADV_COLLAPSE) != 0 && errno == EAGAIN; ++i) {
+  for (int i = 0; i < kTries && madvise(get() + from, bytes, MADV_COLLAPSE) != 0 && errno == EAGAIN; ++i) {
   }
 }
 

@@ -14,6 +14,8 @@
 
 namespace switchagg {
 
+constexpr size_t kHugePage = 2 << 20;
+
 class SharedMemory {
  public:
   // Zeroed memory that this process can write, and others cannot if `read_only_to_others`. Throws std::system_error.
@@ -22,19 +24,18 @@ class SharedMemory {
   // Maps memory of another process. Nothing if it is smaller than `bytes`, or could become so. Takes the descriptor.
   static std::optional<SharedMemory> map(Descriptor descriptor, size_t bytes, bool writable);
 
-  // Puts what is from byte `from` on, and may be before it in the same huge page, into huge pages of 2 MB, where it is so large and the
-  // kernel can (Linux 6.1), also with the system's setting for shared memory `never`, not with `deny`.
+  // Puts the whole huge pages from byte `from` on, a multiple of them, into such pages if the kernel can (Linux 6.1): also with the
+  // system's setting for shared memory `never`, not with `deny`.
   void use_huge_pages(size_t from) const;
 
   uint8_t* get() const { return memory_.get(); }
-  size_t size() const { return size_; }
+  size_t size() const { return memory_.get_deleter().bytes; }
   int descriptor() const { return descriptor_.get(); }
   void close_descriptor() { descriptor_.reset(); }
 
  private:
   Descriptor descriptor_;
-  Mapping memory_;  // and padding behind it, for whole huge pages
-  size_t size_ = 0;
+  Mapping memory_;
 };
 
 // Shared memory that any thread can find by a pointer into it while the object lives. Ids are never reused.

@@ -73,13 +73,13 @@ class SharedSlots {
       return workers >= 1 && workers <= wire::kMaxWorkers && slots >= 2 && slots <= (1 << 16) && (slots & (slots - 1)) == 0 &&
              words >= wire::kMinWords && words <= wire::kMaxWords;
     }
-    static constexpr size_t page(size_t bytes) { return (bytes + 4095) & ~size_t{4095}; }
+    static constexpr size_t page(size_t bytes, size_t each = 4096) { return (bytes + each - 1) / each * each; }
     uint32_t stride() const { return wire::kHeaderBytes + 4 * words; }
     size_t records_bytes() const { return page(size_t{slots} * stride()); }  // of one worker
     size_t slots_at() const { return page(sizeof(Head)); }
     size_t results_at() const { return page(slots_at() + slots * sizeof(Slot)); }
     size_t records_at() const { return results_at() + records_bytes(); }
-    size_t sums_at() const { return records_at() + workers * records_bytes(); }
+    size_t sums_at() const { return page(records_at() + workers * records_bytes(), kHugePage); }
     size_t bytes() const { return sums_at() + SharedSums::bytes(workers); }
   };
 

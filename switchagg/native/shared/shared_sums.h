@@ -73,10 +73,9 @@ class SharedSums {
   }
   uint32_t* result(uint64_t unit) const { return record(unit, workers_); }
 
-  // Before the first units; jobs without large sums need less memory.
-  void use_huge_pages() {
-    if (worker_ != 0 || std::exchange(in_huge_pages_, true)) return;
-    memory_->use_huge_pages(static_cast<size_t>(reinterpret_cast<uint8_t*>(head_) - memory_->get()));
+  // To be called before units are started: for the first, as jobs without large sums need less memory.
+  void use_huge_pages() const {
+    if (worker_ == 0 && started() == 0) memory_->use_huge_pages(static_cast<size_t>(reinterpret_cast<uint8_t*>(head_) - memory_->get()));
   }
   // Units to be done after those before. Returns the number of the first.
   uint64_t start(uint64_t units) { return started_.fetch_add(units, std::memory_order_relaxed); }
@@ -202,7 +201,6 @@ class SharedSums {
   uint32_t* words_;
   uint32_t workers_, worker_;
   uint64_t buffers_;
-  bool in_huge_pages_ = false;
   std::atomic<uint64_t> started_{0};  // the others are the driver's alone
   uint64_t put_ = 0, added_ = 0;
   struct Gap {
