@@ -11,6 +11,7 @@
 #include <iterator>
 
 #include "switchagg/native/shared/clock.h"
+#include "switchagg/native/shared/link.h"
 
 #ifndef UDP_SEGMENT
 #define UDP_SEGMENT 103
@@ -155,8 +156,13 @@ void UdpPort::read_ecn() {
 }
 
 bool UdpPort::wait(int64_t timeout_ns) {
-  const timespec limit = timespec_of(timeout_ns);
-  int ready = ppoll(waited_for_.data(), waited_for_.size(), timeout_ns >= 0 ? &limit : nullptr, nullptr);
+  int ready = 0;
+  const auto found = [&](int64_t limit_ns) {
+    const timespec limit = timespec_of(limit_ns);
+    ready = ppoll(waited_for_.data(), waited_for_.size(), limit_ns >= 0 ? &limit : nullptr, nullptr);
+    return ready != 0;
+  };
+  if (!busy_poll_ || timeout_ns == 0 || !link::busy_poll(true, [&found] { return found(0); })) found(timeout_ns);
   if (ready > 0 && (waited_for_[1].revents & POLLIN)) clear_wake_up(wake_up_.get());
   return ready != 0;
 }

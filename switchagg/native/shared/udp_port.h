@@ -39,6 +39,7 @@ class UdpPort : public Port {
   void receive(std::vector<Received>& into) override;
   void send(std::span<const Endpoint> to, std::span<const Segment> segments) override;
   void wake() override { signal_wake_up(wake_up_.get()); }
+  void set_busy_poll(bool yes) override { busy_poll_ = yes; }
   Endpoint local() const override { return local_; }
   const PortCounters& counters() const override { return counters_; }
 
@@ -68,6 +69,7 @@ class UdpPort : public Port {
   bool gso_ = false, gro_ = false;
   bool reads_ecn_ = false;  // from the first packet on that was sent as ECT
   uint32_t block_ = 0;
+  bool busy_poll_ = false;
   std::vector<pollfd> waited_for_;  // the socket, the wake-up, and others
   PortCounters counters_;
   std::unique_ptr<Buffers> buffers_;

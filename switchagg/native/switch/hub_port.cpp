@@ -119,15 +119,20 @@ bool HubPort::wait(int64_t timeout_ns) {
   drop_marked();
   for (const auto& l : links_)
     if (l->attached) l->up.release();
+  std::array<epoll_event, 32> events;
+  std::span<epoll_event> ready;
+  const auto there = [&] {
+    if (links_.empty()) ready = epoll_.wait(events, 0);
+    return !ready.empty() || any_available();
+  };
   bool busy = any_available();
-  if (!busy && timeout_ns != 0 && !links_.empty()) busy = link::busy_poll(false, [this] { return any_available(); });
-  if (busy && ++waits_ < kPollEvery) return true;
+  if (!busy && timeout_ns != 0) busy = link::busy_poll(false, there);
+  if (busy && ready.empty() && ++waits_ < kPollEvery) return true;
   waits_ = 0;
   if (!busy) {
     for (const auto& l : links_)
       if (l->attached && !l->up.fall_asleep()) busy = true;
   }
-  std::array<epoll_event, 32> events;
   ++shared_.receive_calls;
   if (busy) timeout_ns = 0;
   if (accept_paused_until_ != 0) {
@@ -135,7 +140,7 @@ bool HubPort::wait(int64_t timeout_ns) {
     if (left <= 0) set_accepting(true);
     else if (timeout_ns < 0 || timeout_ns > left) timeout_ns = left;
   }
-  const std::span<epoll_event> ready = epoll_.wait(events, timeout_ns);
+  if (ready.empty()) ready = epoll_.wait(events, timeout_ns);
   for (const auto& l : links_)
     if (l->attached) l->up.awake();
   for (const epoll_event& event : ready) {
