@@ -74,18 +74,70 @@ int main() {
   go(one);
   go(two);
   std::printf(" %d%d|", one.waits(), two.waits());
+  // Of a whole unit behind another each adds up all, and takes nothing.
+  for (SharedSums* each : {&one, &two}) {
+    each->start(1);
+    each->start_first(1, true, std::nullopt, true);
+  }
+  go(one);
+  go(two);
+  go(one);
+  go(two);
+  std::printf(" %d%d|", one.waits(), two.waits());
+  // So it is where it was put early, which is counted first; the last to add wakes the other, also if it
+  // has started the next call.
+  one.note_early(9, 1);
+  two.note_early(9, 1);
+  for (SharedSums* each : {&one, &two}) {
+    each->start(1);
+    each->start_first(1, true, 9, true);
+  }
+  std::printf("%d", one.all_is_put());
+  go(two, 1);
+  go(one);
+  std::printf(" late %u", one.late());
+  two.start_first(1, false, std::nullopt);
+  go(two);
+  go(one);
+  one.start_first(1, false, std::nullopt);
+  go(one);
+  go(two);
+  go(one);
+  std::printf(" %d%d %d|", one.waits(), two.waits(), two.all_is_put());
   // Of two units that both have put the second is given up: nobody adds it.
   std::printf("%d", static_cast<int>(one.first_of_call(false)));
   for (SharedSums* each : {&one, &two}) each->start_first(2, false, std::nullopt);
   go(two);
   go(one, 3);
-  one.stop(17);
+  one.stop(25);
   go(one);
   std::printf(" late %u", one.late());
-  two.stop(17);
+  two.stop(25);
   go(two);
   go(one);
-  std::printf(" %d%d", one.waits(), two.waits());
+  std::printf(" %d%d|", one.waits(), two.waits());
+  // Of a whole unit nothing is taken, even where another has added it and a third is not known to have put.
+  const auto more = std::make_shared<SharedMemory>(SharedMemory::make(SharedSums::bytes(3), false));
+  SharedSums a(more, 0, 3, 0), b(more, 0, 3, 1), c(more, 0, 3, 2);
+  for (SharedSums* each : {&a, &b, &c}) {
+    each->note_early(1, 1);
+    each->start_first(1, true, 1, true);
+  }
+  go(c);
+  go(a, 1);
+  a.start_first(1, true, std::nullopt);
+  go(a);
+  go(b);
+  go(a);
+  std::printf("|");
+  // Who has not added up a whole unit keeps its record.
+  const auto last = std::make_shared<SharedMemory>(SharedMemory::make(SharedSums::bytes(2), false));
+  SharedSums d(last, 0, 2, 0), e(last, 0, 2, 1);
+  for (SharedSums* each : {&d, &e})
+    for (int unit = 0; unit < 5; ++unit) each->start(1, true);
+  go(e, 4);
+  go(d);
+  std::printf(" late %u", d.late());
 }
 """
 
@@ -101,9 +153,14 @@ def test_each_waits_for_the_others_and_for_buffers(tmp_path: Path) -> None:
         " put1! add1! put2! add2! put3! add3! put4! take0! add4!; late 1"
         " add1! add2! add3! add4! put5 take1 take2 take3 take4; put5! take1! add5! take2! take3! take4!;"
         " add5! take5; take5!; 00 6",
-        "8 put8 add8! put9!; put8 add8! put9; add9! take8; add9! take8! take9; take9!; 00",
+        "8 put8 add8! put9!; put8 put9 add8!; add9! take8; add9! take8! take9; take9!; 00",
         " put12; put12! add12! put13; add12! take12; put13! add13!; add13! take12! take13; take13!; 00",
-        "16 put16 put17; put16! add16! put17!;; late 2 add16! take16; take16!; 00",
+        " put14 put15; put14! add14! put15! add15; add14! add15! take14; take14!; 00",
+        "0 put16; put16! put17 add16! add17; late 2 add16! put17! add17! put20 take16; take16!; put20!"
+        " add20!; add20! take20; take20!; 00 1",
+        "24 put24 put25; put24! add24! put25!;; late 2 add24! take24; take24!; 00",
+        " put0 add0; put0; put1; put0 add0; add0!;",
+        " put0 put1 put2 put3; put0! add0 put1! add1 put2! add2 put3! add3; late 2",
     ]
 
 

@@ -30,7 +30,8 @@ from .test_engine_change import of_which_rank_1_lacks_results, ones
 
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 WORKERS = 3
-SIZES = (8_000, 160_000, 300_000)  # elements: in slots; without; in smaller segments than by UDP
+# Elements: added up by each rank; in slots; by shares; in smaller segments than by UDP.
+SIZES = (4_992, 8_000, 160_000, 300_000)
 # Type, lanes, share of zero blocks at a rank.
 LANES = ((DType.F32, 8, 0.3), (DType.F32, 32, 0), (DType.F32, 16, 0.3), (DType.F32, 32, 0.3),
          (DType.F32, EXACT, 0.3), (DType.F64, EXACT, 0.3), (DType.F32, 32, 0), (DType.F32, BOUNDED, 0.3),
@@ -100,12 +101,18 @@ _OTHERS: Final = [(DType.F32, 8), (DType.F32, 16), (DType.F32, EXACT), (DType.F3
                   (DType.I64, 64)]  # fmt: skip
 
 
-def _case(seed: int, dtype: DType = DType.F32, bits: int = 32) -> list[dict[str, Any]]:
+_LARGE: Final = (16_383, 16_384, 65_536, 70_001, 131_072, 262_145, 600_000)
+_SMALL: Final = (1, 17, 1_000, 4_096, 5_461)  # three ranks' are 16,384 at most
+
+
+def _case(
+    seed: int, dtype: DType = DType.F32, bits: int = 32, sizes: tuple[int, ...] = _LARGE
+) -> list[dict[str, Any]]:
     """Arguments of each rank for an all-reduce, with their masks and memories."""
     rng = np.random.default_rng(seed)
     kind = _TYPES[dtype]
     is_float = np.issubdtype(kind, np.floating)
-    size = int(rng.choice([16_383, 16_384, 65_536, 70_001, 131_072, 262_145, 600_000]))
+    size = int(rng.choice(sizes))
     exponents = [(-8, 8), (-160, -120), (100, 130), (-3, 4)][rng.integers(4)]
     block = int(rng.choice([16, 64, 1000]))
     blocks = -(-size // block)
@@ -172,6 +179,35 @@ def test_sums_without_packets_have_the_same_bits() -> None:
             assert _results(shared, _case(case)) == _results(packets, _case(case)), f"case {case}"
             without += _packets(shared) - before < 30
     assert without > 10
+
+
+def test_small_sums_without_packets_have_the_same_bits() -> None:
+    seed, without = seed_of_this_run(), 0
+    with Cluster(WORKERS) as packets, Cluster(WORKERS, shared=True) as shared:
+        for case in range(seed, seed + 100):
+            before = _packets(shared), _packets(packets)
+            found, expected = (_results(each, _case(case, sizes=_SMALL)) for each in (shared, packets))
+            assert found == expected, f"case {case}"
+            without += _packets(shared) - before[0] == 1 < _packets(packets) - before[1]
+    assert without > 20
+
+
+def test_small_and_large_sums_follow_each_other_at_once() -> None:
+    rng = np.random.default_rng(seed_of_this_run())
+    with Cluster(WORKERS, shared=True) as cluster:
+        for turn in range(80):
+            works, sums = [], []
+            for _ in range(8):
+                size = int(rng.choice([1, 1_000, 5_461, 20_000, 150_000]))
+                kind, sparse = [np.float32, np.int32][rng.integers(2)], bool(rng.integers(2))
+                xs = [rng.integers(-(2**20), 2**20, size).astype(kind) for _ in range(WORKERS)]
+                sums.append((sum(x.astype(np.int64) for x in xs), xs))
+                works += [
+                    (engine, _submit(engine, rank, WORKERS, xs[rank], True, sparse))
+                    for rank, engine in cluster.engines.items()
+                ]
+            assert [engine.wait(work, 60 * SECOND) for engine, work in works] == [DONE] * len(works)
+            assert all(np.array_equal(x, total) for total, xs in sums for x in xs), f"turn {turn}"
 
 
 @pytest.mark.parametrize("words", [WORDS, 1030])  # of packets: through the cache, and maybe past it
@@ -298,7 +334,7 @@ def test_large_sums_put_the_memory_of_a_job_into_huge_pages() -> None:
         pytest.skip(f"huge pages of shared memory are not of 2 MB, or their setting is not never: {shared}")
     with Cluster(WORKERS, shared=True) as cluster:
         before = _in_huge_pages()
-        for elements in 8_000, 300_000, 300_000:
+        for elements in 5_000, 8_000, 300_000, 300_000:
             xs = [np.full(elements, 1 + rank, np.float32) for rank in range(WORKERS)]
             call = {"op": ReduceOp.SUM, "block": 64, "sparse": True}
             _results(cluster, [{"x": x, "out": x} | call for x in xs])
@@ -310,14 +346,19 @@ def test_large_sums_put_the_memory_of_a_job_into_huge_pages() -> None:
 def _submitted(
     engine: _native.Engine, rank: int, workers: int, background: bool = True
 ) -> tuple[Any, Floats]:
-    size = 70_000
-    x = np.full(size, 1 + rank, np.float32)
+    x = np.full(70_000, 1 + rank, np.float32)
+    return _submit(engine, rank, workers, x, background), x
+
+
+def _submit(
+    engine: _native.Engine, rank: int, workers: int, x: Any, background: bool, sparse: bool = False
+) -> Any:
     call = _native.Call(
-        kind=Kind.ALLREDUCE, op=ReduceOp.SUM, dtype=DType.F32, bits=32, count=size, fingerprint_count=size,
-        shape_crc=1, workers=workers, rank=rank, input=x.ctypes.data, in_end=size, output=x.ctypes.data,
-        out_end=size,
+        kind=Kind.ALLREDUCE, op=ReduceOp.SUM, bits=32, sparse=sparse, block=64, workers=workers, rank=rank,
+        dtype=DType.F32 if x.dtype == np.float32 else DType.I32, count=x.size, fingerprint_count=x.size,
+        shape_crc=1, input=x.ctypes.data, in_end=x.size, output=x.ctypes.data, out_end=x.size,
     )  # fmt: skip
-    return engine.submit(call, 60 * SECOND, background, engine.generation), x
+    return engine.submit(call, 60 * SECOND, background, engine.generation)
 
 
 def _begun(cluster: Cluster) -> list[tuple[_native.Engine, Any, Floats]]:

@@ -1,5 +1,5 @@
-// Large sums in memory that the workers of a job share, beside its slots (shared_slots.h): no slots, but units of many packets, or of
-// many floats, of which each worker adds up a share for all.
+// Sums in memory that the workers of a job share, beside its slots (shared_slots.h): large ones have no slots, but units of many packets,
+// or of many floats, of which each worker adds up a share for all.
 //
 //      worker 0  --the others' shares-->  record --+                                result  -->  every other worker
 //      worker 1  --the others' shares-->  record --+--> worker r adds up share r -->
@@ -8,6 +8,8 @@
 // Of each unit a worker does three things: it puts its words into its record, adds up its share once all have put theirs, and takes
 // the shares of others as they are done. Each counts what it has done, in words that it alone writes. A unit's memory serves again
 // some units later: records once all have added up their shares, results once all have taken them.
+//
+// Of a whole unit, which has few floats, each worker puts all, and adds up all for itself: nobody takes anything.
 //
 // Floats of a call's first units may be in records before it is known that they are summed so. A worker says of which call they are before it
 // sends that call's plan; so when the plan has its RESULT nobody waits for them.
@@ -73,26 +75,35 @@ class SharedSums {
   }
   uint32_t* result(uint64_t unit) const { return record(unit, workers_); }
 
-  // To be called before units are started: for the first, as jobs without large sums need less memory.
-  void use_huge_pages() const {
-    if (worker_ == 0 && started() == 0) memory_->use_huge_pages(static_cast<size_t>(reinterpret_cast<uint8_t*>(head_) - memory_->get()));
+  // To be called before units are started that are not whole: for the first, as jobs without large sums need less memory.
+  void use_huge_pages() {
+    if (worker_ == 0 && !std::exchange(huge_, true)) memory_->use_huge_pages(static_cast<size_t>(reinterpret_cast<uint8_t*>(head_) - memory_->get()));
   }
-  // Units to be done after those before. Returns the number of the first.
-  uint64_t start(uint64_t units) { return started_.fetch_add(units, std::memory_order_relaxed); }
+  // Units to be done after those before, or a `whole` one. Returns the number of the first.
+  uint64_t start(uint64_t units, bool whole = false) {
+    const uint64_t first = started_.fetch_add(units, std::memory_order_relaxed);
+    if (whole) {
+      gaps_.push_back({first, first + 1, true});
+      pass_gaps();
+    }
+    return first;
+  }
   // The first units of a call. `alone`: it has one unit. `early`: the number of the call, if workers may have put them early.
-  uint64_t start_first(uint64_t units, bool alone, std::optional<uint64_t> early) {
+  uint64_t start_first(uint64_t units, bool alone, std::optional<uint64_t> early, bool whole = false) {
     first_ = first_of_call(alone);
     call_ = early.value_or(UINT64_MAX);
-    if (first_ > started()) gaps_.push_back({started(), first_});
+    if (first_ > started()) gaps_.push_back({started(), first_, false});
     started_.store(first_, std::memory_order_relaxed);
     pass_gaps();  // wakes nobody: who adds the first unit does
-    return start(units);
+    return start(units, whole);
   }
   // Calls begin with the first buffer, which is in the caches if the calls before were short. Those of one unit follow each other in all
   // buffers, so that several can be under way.
   uint64_t first_of_call(bool alone) const { return alone ? started() : (started() + buffers_ - 1) / buffers_ * buffers_; }
   // All have added up the record's last words: this worker may write its own.
   bool is_free(uint64_t unit) const { return all_past(&Seat::added, unit); }
+  // This worker has put all that was started.
+  bool all_is_put() const { return put_ >= started(); }
   // This worker's records have the first `units` of a call. To be said before it sends the call's plan.
   void note_early(uint64_t call, uint64_t units) {
     head_->seats[worker_].early.store(call * kMostUnits + units, std::memory_order_release);
@@ -105,6 +116,8 @@ class SharedSums {
   // The next thing that this worker can do now.
   std::optional<Action> next() const {
     const uint64_t started = this->started(), end = std::min(put_, started);
+    // First, so that a whole unit that was put early is counted before the next call's plan is sent.
+    if (put_ < started && has_put(head_->seats[worker_], put_)) return Action{Action::Kind::put, put_};
     if (added_ < end && all_past(&Seat::taken, added_) && all_put(added_)) return Action{Action::Kind::add, added_};
     if (put_ < started && is_free(put_)) return Action{Action::Kind::put, put_};
     for (uint32_t i = 1; i < workers_; ++i) {
@@ -129,10 +142,12 @@ class SharedSums {
     } else {
       ++taken_[action.worker];
     }
+    const bool whole = std::ranges::any_of(gaps_, [&](const Gap& gap) { return gap.whole && gap.from == action.unit; });
     const uint64_t done = taken();
     pass_gaps();
     std::atomic_thread_fence(std::memory_order_seq_cst);
-    return action.kind == Action::Kind::add || all(&Seat::taken, done);
+    if (action.kind == Action::Kind::add) return !whole || all(&Seat::added, action.unit + 1);
+    return all(&Seat::taken, done);
   }
   // Something that was started is not done.
   bool waits() const { return taken() < started(); }
@@ -145,7 +160,8 @@ class SharedSums {
       const bool puts = added_ < end && !has_put(seat, added_);
       const bool takes = added_ < end && seat.taken.load(std::memory_order_relaxed) + buffers_ <= added_;
       const bool adds = added_ >= end && taken_[i] < end && seat.added.load(std::memory_order_relaxed) <= taken_[i];
-      if (i != worker_ && (puts || adds || takes)) found |= 1u << i;
+      const bool keeps = put_ < started() && seat.added.load(std::memory_order_relaxed) + buffers_ <= put_;
+      if (i != worker_ && (puts || adds || takes || keeps)) found |= 1u << i;
     }
     return found;
   }
@@ -166,12 +182,11 @@ class SharedSums {
   bool each_seat(F&& f) const {
     return std::all_of(head_->seats.begin(), head_->seats.begin() + workers_, f);
   }
-  // Passes numbers between two calls that no unit has, and tells the others what this worker has done.
+  // Passes numbers between two calls that no unit has, and of whole units what would be taken; tells the others what this worker has done.
   void pass_gaps() {
     for (const Gap& gap : gaps_) {
       const auto pass = [&](uint64_t& done) { done = done == gap.from ? gap.to : done; };
-      pass(put_);
-      pass(added_);
+      if (!gap.whole) pass(put_), pass(added_);
       std::for_each(taken_.begin(), taken_.begin() + workers_, pass);
     }
     while (!gaps_.empty() && gaps_.front().to <= taken()) gaps_.pop_front();
@@ -202,9 +217,11 @@ class SharedSums {
   uint32_t workers_, worker_;
   uint64_t buffers_;
   std::atomic<uint64_t> started_{0};  // the others are the driver's alone
+  bool huge_ = false;
   uint64_t put_ = 0, added_ = 0;
   struct Gap {
     uint64_t from, to;
+    bool whole;  // a unit, of which nothing is taken
   };
   std::deque<Gap> gaps_;
   uint64_t first_ = 0, call_ = UINT64_MAX;  // of the last call whose first units were started

@@ -30,8 +30,8 @@
 // Sealed (section 15), a generation opens with a collective of the engine's own, in which ranks exchange the nonces that their
 // keys are made of. Nothing of any other is sent before it is complete. At another switch the keys stay.
 //
-// Large sums need no slots in memory that the workers share (shared_sums.h): `summed_` has the segments that are not done. They take no
-// numbers, and go on after a move to another switch.
+// Large sums, and small ones of floats, need no slots in memory that the workers share (shared_sums.h): `summed_` has the segments that are
+// not done. They take no numbers, and go on after a move to another switch.
 //
 // The buffers of a Call belong to the caller, who keeps them until the collective's status is no longer pending, or until
 // abort() has returned.
@@ -476,6 +476,7 @@ class Engine {
     Collective* collective;
     Step step;
     bool floats;           // its units are of elements; else of packets
+    bool whole;            // its only unit is
     uint64_t unit, end;    // numbers
     uint64_t parts, each;  // how many elements or packets; how many of them in a unit
   };

@@ -10,11 +10,13 @@ namespace switchagg {
 namespace {
 
 constexpr uint64_t kLeastSummed = 1 << 14;  // words of a segment's stream; fewer are summed in slots
+constexpr uint64_t kMostWhole = 1 << 14;    // floats of all workers of a unit that each adds up for itself
 constexpr size_t kNear = 1 << 22;           // bytes to what is prefetched for a scan
 constexpr uint64_t kLine = 16;              // floats; shares are of whole lines of cache
 
 uint64_t units(uint64_t parts, uint64_t each) { return (parts + each - 1) / each; }
 bool has_floats(const Call& call) { return call.dtype == DType::f32 && call.bits == 32; }
+bool is_whole(const Call& call, uint64_t workers) { return has_floats(call) && call.count > 0 && workers * call.count <= kMostWhole; }
 float* floats(uint32_t* words) { return reinterpret_cast<float*>(words); }
 
 }  // namespace
@@ -25,7 +27,7 @@ bool Engine::may_sum(const Call& call) const {
 }
 
 bool Engine::sums_without_slots(const SegmentState& s) const {
-  return may_sum(s.call) && s.stream->packets() * payload_words() >= kLeastSummed;
+  return may_sum(s.call) && (s.stream->packets() * payload_words() >= kLeastSummed || (is_whole(s.call, sums_->workers()) && sums_floats(s)));
 }
 
 // Of these: dense floats.
@@ -36,7 +38,8 @@ bool Engine::sums_floats(const SegmentState& s) const {
 
 // Before anything is agreed on, of a segment that this worker puts as it is.
 bool Engine::expects_floats(const Call& call) const {
-  return may_sum(call) && has_floats(call) && !call.mask && !call.memory && call.count >= kLeastSummed && !stripes_[0].port->fenced();
+  return may_sum(call) && has_floats(call) && (call.count >= kLeastSummed || is_whole(call, sums_->workers())) && !call.mask &&
+         !call.memory && !stripes_[0].port->fenced();
 }
 
 // Scans a segment, or its first units, and puts its floats meanwhile. False: nothing was scanned.
@@ -48,12 +51,18 @@ bool Engine::scan_and_put(Collective& c, uint32_t segment) {
   s.early_unit = segment <= 1 ? sums_->first_of_call(alone) : sums_->started();
   if (segment > 0) s.early_unit += units(c.segments[segment - 1].call.count, SharedSums::kUnit);
   const uint32_t own = sums_->worker();
+  const bool whole = is_whole(s.call, sums_->workers());
+  if (whole && !sums_->all_is_put()) return false;
   uint64_t done = 0;  // units
   for (; s.early < s.call.count && sums_->is_free(s.early_unit + done); ++done) {
     const uint64_t from = s.early, count = std::min(SharedSums::kUnit, s.call.count - from);
     const float* const in = reinterpret_cast<const float*>(s.call.in) + from;
     float* const record = floats(sums_->record(s.early_unit + done, own));
-    for (uint32_t worker = 0; worker < sums_->workers(); ++worker) {
+    if (whole) {
+      s.plan->scan(count);
+      copies_.write(in, count, record, false);
+    }
+    for (uint32_t worker = 0; worker < sums_->workers() && !whole; ++worker) {
       const SharedSums::Share share = sums_->share(count, worker, kLine);
       if (worker != own) copies_.begin(worker);
       for (uint64_t at = share.from, end = at + share.count, n; at < end; at += n) {
@@ -75,11 +84,11 @@ void Engine::start_sum(Collective& c, const Step& step) {
   const uint64_t parts = floats ? s.call.count : s.stream->packets(), each = floats ? SharedSums::kUnit : SharedSums::kUnit / payload_words();
   const uint64_t count = units(parts, each);
   const auto early = floats ? std::optional(c.index) : std::nullopt;
-  const bool alone = c.segments.size() == 1 && count == 1;
-  sums_->use_huge_pages();
-  const uint64_t unit = step.segment == 0 ? sums_->start_first(count, alone, early) : sums_->start(count);
+  const bool alone = c.segments.size() == 1 && count == 1, whole = floats && is_whole(s.call, sums_->workers());
+  if (!whole) sums_->use_huge_pages();
+  const uint64_t unit = step.segment == 0 ? sums_->start_first(count, alone, early, whole) : sums_->start(count, whole);
   if (!floats || unit != s.early_unit) s.early = 0;
-  summed_.push_back({&c, step, floats, unit, sums_->started(), parts, each});
+  summed_.push_back({&c, step, floats, whole, unit, sums_->started(), parts, each});
 }
 
 // Does the next thing that there is to do. False: there is none.
@@ -94,6 +103,7 @@ bool Engine::sum(int64_t now) {
   const uint64_t from = (next->unit - of.unit) * of.each, count = std::min(of.each, of.parts - from);
   // Calls f(element or packet, how many, where they are in a record) for those of a worker's share.
   const auto each_of = [&](uint32_t worker, auto&& f) {
+    if (of.whole) return f(from, count, uint64_t{0});
     const SharedSums::Share share = sums_->share(count, worker, of.floats ? kLine : 1);
     if (of.floats) {
       if (share.count > 0) f(from + share.from, share.count, share.from);
@@ -108,8 +118,8 @@ bool Engine::sum(int64_t now) {
   if (next->kind == SharedSums::Action::Kind::put) {
     uint32_t* const record = sums_->record(next->unit, own);
     for (uint32_t worker = 0; worker < sums_->workers() && from >= s.early; ++worker) {
-      if (worker == own && (!of.floats || stream.is_plain())) continue;  // added up from the input
-      const bool copied = of.floats ? stream.is_plain() : packets_are_copied();
+      if (of.whole ? worker != own : worker == own && (!of.floats || stream.is_plain())) continue;  // added up from the input
+      const bool copied = !of.whole && (of.floats ? stream.is_plain() : packets_are_copied());
       if (copied) copies_.begin(worker);
       each_of(worker, [&](uint64_t at, uint64_t n, uint64_t place) {
         if (of.floats) return copied ? copies_.copy(worker, stream.input(at), n, floats(record + place)) : stream.put(at, n, floats(record + place));
@@ -126,7 +136,8 @@ bool Engine::sum(int64_t now) {
       std::array<const float*, wire::kMaxWorkers> ranks;
       for (uint32_t worker = 0; worker < sums_->workers(); ++worker) ranks[worker] = floats(sums_->record(next->unit, worker) + place);
       if (stream.is_plain()) ranks[own] = stream.input(at);
-      stream.add(at, n, {ranks.data(), sums_->workers()}, floats(result + place), past);
+      float* const to = of.whole ? reinterpret_cast<float*>(s.call.out) + at : floats(result + place);
+      stream.add(at, n, {ranks.data(), sums_->workers()}, to, past && !of.whole);
     });
     stats_.quantize_ns += clock_() - before;
   } else {
