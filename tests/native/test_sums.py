@@ -137,7 +137,14 @@ int main() {
     for (int unit = 0; unit < 5; ++unit) each->start(1, true);
   go(e, 4);
   go(d);
-  std::printf(" late %u", d.late());
+  std::printf(" late %u|", d.late());
+  // Who waits for the same as this worker is not late.
+  const auto third = std::make_shared<SharedMemory>(SharedMemory::make(SharedSums::bytes(3), false));
+  SharedSums f(third, 0, 3, 0), g(third, 0, 3, 1), h(third, 0, 3, 2);
+  for (SharedSums* each : {&f, &g, &h}) each->start(6);
+  go(f);
+  go(h);
+  std::printf(" late %u", f.late());
 }
 """
 
@@ -161,6 +168,7 @@ def test_each_waits_for_the_others_and_for_buffers(tmp_path: Path) -> None:
         "24 put24 put25; put24! add24! put25!;; late 2 add24! take24; take24!; 00",
         " put0 add0; put0; put1; put0 add0; add0!;",
         " put0 put1 put2 put3; put0! add0 put1! add1 put2! add2 put3! add3; late 2",
+        " put0 put1 put2 put3; put0 put1 put2 put3; late 2",
     ]
 
 

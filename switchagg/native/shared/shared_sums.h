@@ -160,7 +160,7 @@ class SharedSums {
       const bool puts = added_ < end && !has_put(seat, added_);
       const bool takes = added_ < end && seat.taken.load(std::memory_order_relaxed) + buffers_ <= added_;
       const bool adds = added_ >= end && taken_[i] < end && seat.added.load(std::memory_order_relaxed) <= taken_[i];
-      const bool keeps = put_ < started() && seat.added.load(std::memory_order_relaxed) + buffers_ <= put_;
+      const bool keeps = added_ >= end && put_ < started() && seat.added.load(std::memory_order_relaxed) + buffers_ <= put_;
       if (i != worker_ && (puts || adds || takes || keeps)) found |= 1u << i;
     }
     return found;

@@ -122,7 +122,7 @@ bool HubPort::wait(int64_t timeout_ns) {
   std::array<epoll_event, 32> events;
   std::span<epoll_event> ready;
   const auto there = [&] {
-    if (links_.empty()) ready = epoll_.wait(events, 0);
+    if (by_worker_.empty()) ready = epoll_.wait(events, 0);
     return !ready.empty() || any_available();
   };
   bool busy = any_available();

@@ -172,7 +172,7 @@ int64_t Engine::step(int64_t now, bool arrived) {
   if (!has_work()) return deadline();
   if (next_ == Next::send) {
     if (last_result_ == 0 || (outstanding() == 0 && summed_.empty())) last_result_ = now;
-    bool stepped = sum(now);
+    bool stepped = sum(now);  // before the next collective's header may leave (SharedSums::next)
     stepped |= advance();
     const bool sent = send_new(now);
     more_ = stepped || (sent && can_send());
