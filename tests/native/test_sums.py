@@ -18,6 +18,10 @@ _MAIN: Final = """
 using switchagg::SharedMemory;
 using switchagg::SharedSums;
 
+std::shared_ptr<SharedMemory> memory_of(uint32_t workers) {
+  return std::make_shared<SharedMemory>(SharedMemory::make(SharedSums::bytes(workers), false));
+}
+
 // Does what a worker can do next, at most so many times; prints it, and "!" if it wakes the others.
 void go(SharedSums& sums, int times = 100) {
   for (; times > 0; --times) {
@@ -31,7 +35,7 @@ void go(SharedSums& sums, int times = 100) {
 }
 
 int main() {
-  const auto memory = std::make_shared<SharedMemory>(SharedMemory::make(SharedSums::bytes(2), false));
+  const auto memory = memory_of(2);
   SharedSums one(memory, 0, 2, 0);
   std::printf("%d", one.all_here());
   SharedSums two(memory, 0, 2, 1);
@@ -117,7 +121,7 @@ int main() {
   go(one);
   std::printf(" %d%d|", one.waits(), two.waits());
   // Of a whole unit nothing is taken, even where another has added it and a third is not known to have put.
-  const auto more = std::make_shared<SharedMemory>(SharedMemory::make(SharedSums::bytes(3), false));
+  const auto more = memory_of(3);
   SharedSums a(more, 0, 3, 0), b(more, 0, 3, 1), c(more, 0, 3, 2);
   for (SharedSums* each : {&a, &b, &c}) {
     each->note_early(1, 1);
@@ -130,16 +134,16 @@ int main() {
   go(b);
   go(a);
   std::printf("|");
-  // Who has not added up a whole unit keeps its record.
-  const auto last = std::make_shared<SharedMemory>(SharedMemory::make(SharedSums::bytes(2), false));
+  // A worker that has not added up a whole unit keeps its record.
+  const auto last = memory_of(2);
   SharedSums d(last, 0, 2, 0), e(last, 0, 2, 1);
   for (SharedSums* each : {&d, &e})
     for (int unit = 0; unit < 5; ++unit) each->start(1, true);
   go(e, 4);
   go(d);
   std::printf(" late %u|", d.late());
-  // Who waits for the same as this worker is not late.
-  const auto third = std::make_shared<SharedMemory>(SharedMemory::make(SharedSums::bytes(3), false));
+  // A worker that waits for the same as this one is not late.
+  const auto third = memory_of(3);
   SharedSums f(third, 0, 3, 0), g(third, 0, 3, 1), h(third, 0, 3, 2);
   for (SharedSums* each : {&f, &g, &h}) each->start(6);
   go(f);

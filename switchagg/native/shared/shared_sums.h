@@ -40,6 +40,9 @@ class SharedSums {
   static constexpr uint64_t buffers(uint32_t workers) { return workers <= 4 ? 4 : 2; }
   static constexpr size_t bytes(uint32_t workers) { return sizeof(Head) + buffers(workers) * (workers + size_t{1}) * 4 * kUnit; }
 
+  // So many floats of all workers at most are a whole unit, of which each worker reads all.
+  static constexpr uint64_t kMostWhole = 1 << 14;
+
   struct Share {  // of a unit's elements or packets
     uint64_t from, count;
   };
@@ -59,6 +62,7 @@ class SharedSums {
 
   uint32_t workers() const { return workers_; }
   uint32_t worker() const { return worker_; }
+  bool is_whole(uint64_t floats) const { return floats > 0 && workers_ * floats <= kMostWhole; }  // if they are of a dense tensor
   // All workers have this memory. Once a packet of each is known to have been sent, the answer is the same to all.
   bool all_here() const {
     return each_seat([](const Seat& seat) { return seat.here.load(std::memory_order_acquire) != 0; });

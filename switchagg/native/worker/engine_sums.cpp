@@ -10,13 +10,11 @@ namespace switchagg {
 namespace {
 
 constexpr uint64_t kLeastSummed = 1 << 14;  // words of a segment's stream; fewer are summed in slots
-constexpr uint64_t kMostWhole = 1 << 14;    // floats of all workers of a unit that each adds up for itself
 constexpr size_t kNear = 1 << 22;           // bytes to what is prefetched for a scan
 constexpr uint64_t kLine = 16;              // floats; shares are of whole lines of cache
 
 uint64_t units(uint64_t parts, uint64_t each) { return (parts + each - 1) / each; }
 bool has_floats(const Call& call) { return call.dtype == DType::f32 && call.bits == 32; }
-bool is_whole(const Call& call, uint64_t workers) { return has_floats(call) && call.count > 0 && workers * call.count <= kMostWhole; }
 float* floats(uint32_t* words) { return reinterpret_cast<float*>(words); }
 
 }  // namespace
@@ -27,7 +25,7 @@ bool Engine::may_sum(const Call& call) const {
 }
 
 bool Engine::sums_without_slots(const SegmentState& s) const {
-  return may_sum(s.call) && (s.stream->packets() * payload_words() >= kLeastSummed || (is_whole(s.call, sums_->workers()) && sums_floats(s)));
+  return may_sum(s.call) && (s.stream->packets() * payload_words() >= kLeastSummed || (sums_->is_whole(s.call.count) && sums_floats(s)));
 }
 
 // Of these: dense floats.
@@ -38,8 +36,8 @@ bool Engine::sums_floats(const SegmentState& s) const {
 
 // Before anything is agreed on, of a segment that this worker puts as it is.
 bool Engine::expects_floats(const Call& call) const {
-  return may_sum(call) && has_floats(call) && (call.count >= kLeastSummed || is_whole(call, sums_->workers())) && !call.mask &&
-         !call.memory && !stripes_[0].port->fenced();
+  return may_sum(call) && has_floats(call) && !call.mask && !call.memory && (call.count >= kLeastSummed || sums_->is_whole(call.count)) &&
+         !stripes_[0].port->fenced();
 }
 
 // Scans a segment, or its first units, and puts its floats meanwhile. False: nothing was scanned.
@@ -51,7 +49,7 @@ bool Engine::scan_and_put(Collective& c, uint32_t segment) {
   s.early_unit = segment <= 1 ? sums_->first_of_call(alone) : sums_->started();
   if (segment > 0) s.early_unit += units(c.segments[segment - 1].call.count, SharedSums::kUnit);
   const uint32_t own = sums_->worker();
-  const bool whole = is_whole(s.call, sums_->workers());
+  const bool whole = sums_->is_whole(s.call.count);
   if (whole && !sums_->all_is_put()) return false;
   uint64_t done = 0;  // units
   for (; s.early < s.call.count && sums_->is_free(s.early_unit + done); ++done) {
@@ -60,7 +58,7 @@ bool Engine::scan_and_put(Collective& c, uint32_t segment) {
     float* const record = floats(sums_->record(s.early_unit + done, own));
     if (whole) {
       s.plan->scan(count);
-      copies_.write(in, count, record, false);
+      copy_words(record, in, count);
     }
     for (uint32_t worker = 0; worker < sums_->workers() && !whole; ++worker) {
       const SharedSums::Share share = sums_->share(count, worker, kLine);
@@ -84,7 +82,7 @@ void Engine::start_sum(Collective& c, const Step& step) {
   const uint64_t parts = floats ? s.call.count : s.stream->packets(), each = floats ? SharedSums::kUnit : SharedSums::kUnit / payload_words();
   const uint64_t count = units(parts, each);
   const auto early = floats ? std::optional(c.index) : std::nullopt;
-  const bool alone = c.segments.size() == 1 && count == 1, whole = floats && is_whole(s.call, sums_->workers());
+  const bool alone = c.segments.size() == 1 && count == 1, whole = floats && sums_->is_whole(s.call.count);
   if (!whole) sums_->use_huge_pages();
   const uint64_t unit = step.segment == 0 ? sums_->start_first(count, alone, early, whole) : sums_->start(count, whole);
   if (!floats || unit != s.early_unit) s.early = 0;
@@ -117,9 +115,10 @@ bool Engine::sum(int64_t now) {
   if (!of.floats) stream.fetch(bytes_to_scan(*of.collective, s.call));
   if (next->kind == SharedSums::Action::Kind::put) {
     uint32_t* const record = sums_->record(next->unit, own);
-    for (uint32_t worker = 0; worker < sums_->workers() && from >= s.early; ++worker) {
-      if (of.whole ? worker != own : worker == own && (!of.floats || stream.is_plain())) continue;  // added up from the input
-      const bool copied = !of.whole && (of.floats ? stream.is_plain() : packets_are_copied());
+    if (of.whole && from >= s.early) stream.put(from, count, floats(record));
+    for (uint32_t worker = 0; worker < sums_->workers() && from >= s.early && !of.whole; ++worker) {
+      if (worker == own && (!of.floats || stream.is_plain())) continue;  // added up from the input
+      const bool copied = of.floats ? stream.is_plain() : packets_are_copied();
       if (copied) copies_.begin(worker);
       each_of(worker, [&](uint64_t at, uint64_t n, uint64_t place) {
         if (of.floats) return copied ? copies_.copy(worker, stream.input(at), n, floats(record + place)) : stream.put(at, n, floats(record + place));
@@ -130,14 +129,14 @@ bool Engine::sum(int64_t now) {
     }
     stats_.quantize_ns += clock_() - before;
   } else if (next->kind == SharedSums::Action::Kind::add) {
-    const bool past = copies_.past() && (of.floats || packets_are_copied());
+    const bool past = !of.whole && copies_.past() && (of.floats || packets_are_copied());
     each_of(own, [&](uint64_t at, uint64_t n, uint64_t place) {
       if (!of.floats) return add(stream, at, next->unit, place, past);
       std::array<const float*, wire::kMaxWorkers> ranks;
       for (uint32_t worker = 0; worker < sums_->workers(); ++worker) ranks[worker] = floats(sums_->record(next->unit, worker) + place);
       if (stream.is_plain()) ranks[own] = stream.input(at);
       float* const to = of.whole ? reinterpret_cast<float*>(s.call.out) + at : floats(result + place);
-      stream.add(at, n, {ranks.data(), sums_->workers()}, to, past && !of.whole);
+      stream.add(at, n, {ranks.data(), sums_->workers()}, to, past);
     });
     stats_.quantize_ns += clock_() - before;
   } else {

@@ -576,7 +576,7 @@ void Stream::add(uint64_t from, uint64_t count, std::span<const float*> ranks, f
       kernels_.sum_f32(ranks.data(), ranks.size(), n, up<float>(range.highest), down<float>(range.highest), cached, other, past || nontemporal_);
       if (range.highest >= top_exponent_) {
         saturate(element, n, nullptr);
-        copy_words(to + at, out + element, n);
+        if (to + at != out + element) copy_words(to + at, out + element, n);
       }
     }
     for (const float*& each : ranks) each += n;
