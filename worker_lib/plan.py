@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 Words = npt.NDArray[np.uint32]
 
-VERSION: Final = 2  # of plans and streams; ranks of another one are told so
+VERSION: Final = 3  # of plans and streams; ranks of another one are told so
 HEADER_WORDS: Final = 12
 NO_EXPONENT: Final = -1  # of a chunk that is all zero
 WIDE_CHUNK: Final = 65536  # elements that share an exponent, 64- and 32-bit lanes

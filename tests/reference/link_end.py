@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Protocol, Self
 
-MAGIC = 0x53574C35
+MAGIC = 0x53574C36
 ENTRY = struct.Struct("=IIQ16s")  # region, size of the packet, offset of its words, header
 ATTACH = struct.Struct("=III4xIIQ")  # magic, job, token; entries, bytes of a packet, bytes of packet memory
 ATTACHED = struct.Struct("=II")

@@ -79,7 +79,7 @@ def test_header_of_a_known_call() -> None:
     )  # fmt: skip
     words = plan.header_words(known, policy=SkipPolicy(64).word())
     crc = zlib.crc32(b"(10, 100)")
-    first = [0x23010140, 7, 1000, crc, 0x03110000]
+    first = [0x33010140, 7, 1000, crc, 0x03110000]
     assert words.tolist() == [*first, *(w ^ 0xFFFFFFFF for w in first), 0x80000040, 0]
     header = plan.parse_header(words)
     assert (header.kind, header.op, header.dtype, header.bits) == (

@@ -106,7 +106,11 @@ _SMALL: Final = (1, 17, 1_000, 4_096, 5_461)  # three ranks' are 16,384 at most
 
 
 def _case(
-    seed: int, dtype: DType = DType.F32, bits: int = 32, sizes: tuple[int, ...] = _LARGE
+    seed: int,
+    dtype: DType = DType.F32,
+    bits: int = 32,
+    sizes: tuple[int, ...] = _LARGE,
+    workers: int = WORKERS,
 ) -> list[dict[str, Any]]:
     """Arguments of each rank for an all-reduce, with their masks and memories."""
     rng = np.random.default_rng(seed)
@@ -121,7 +125,7 @@ def _case(
     sparse = bool(seed % 3)
     zeros = not sparse and rng.random() < 0.5  # a chunk without exponent
     ranks: list[dict[str, Any]] = []
-    for rank in range(WORKERS):
+    for rank in range(workers):
         own = np.random.default_rng([seed, rank])
         x = _drawn(own, size, exponents)
         x[~np.isfinite(x)] = 3e38
@@ -153,15 +157,16 @@ def _results(cluster: Cluster, ranks: list[dict[str, Any]]) -> list[bytes]:
         call = _native.Call(
             kind=Kind.ALLREDUCE, op=each["op"], sparse=each["sparse"],
             dtype=each.get("dtype", DType.F32), bits=each.get("bits", 32),
-            block=each["block"], count=size, fingerprint_count=size, shape_crc=1, workers=WORKERS, rank=rank,
-            input=each["x"].ctypes.data, in_end=size, output=each["out"].ctypes.data, out_end=size,
-            zero_fill=True, mask=0 if mask is None else mask.ctypes.data,
+            block=each["block"], count=size, fingerprint_count=size, shape_crc=1,
+            workers=len(ranks), rank=rank, input=each["x"].ctypes.data, in_end=size,
+            output=each["out"].ctypes.data, out_end=size, zero_fill=True,
+            mask=0 if mask is None else mask.ctypes.data,
             memory=0 if memory is None else memory.ctypes.data,
         )  # fmt: skip
         work = engine.submit(call, 60 * SECOND, True, engine.generation)
         assert work is not None
         works.append((engine, work))
-    assert [engine.wait(work, 60 * SECOND) for engine, work in works] == [DONE] * WORKERS
+    assert [engine.wait(work, 60 * SECOND) for engine, work in works] == [DONE] * len(ranks)
     return [
         each[name].tobytes() for each in ranks for name in ("out", "memory") if each.get(name) is not None
     ]
@@ -243,6 +248,22 @@ def test_large_sums_without_packets_have_the_same_bits() -> None:
         assert _results(shared, ranks()) == _results(packets, ranks())
         assert _packets(shared) < 300
         assert _packets(packets) > 60_000
+
+
+@pytest.mark.parametrize(("workers", "segment"), [(8, 1 << 17), (9, 1 << 19)], ids=["8 ranks", "9 ranks"])
+def test_large_sums_of_many_ranks_have_the_same_bits(workers: int, segment: int) -> None:
+    """Of more than 8 ranks a segment is several units, and there are fewer plans."""
+    seed = seed_of_this_run()
+    with Cluster(workers) as packets, Cluster(workers, shared=True) as shared:
+        for size in 600_000, 1_300_000:
+            before = _packets(shared)
+            found, expected = (
+                _results(cluster, [each | {"sparse": False, "mask": None, "block": 64} for each in ranks])
+                for cluster in (shared, packets)
+                for ranks in [_case(seed + size, sizes=(size,), workers=workers)]
+            )
+            assert found == expected, f"{size} elements"
+            assert _packets(shared) - before == 1 + -(-size // segment)
 
 
 _CLOCK: Final = """

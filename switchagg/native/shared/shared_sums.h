@@ -36,9 +36,12 @@ namespace switchagg {
 class SharedSums {
  public:
   static constexpr uint64_t kUnit = 1 << 17;  // words
+  // Words from one record to the next. What is added up together has the same place in each record. Were they a power of two apart, all of it
+  // would be in one set of each cache, and a set has room for fewer lines than there may be ranks. So each is a page and four lines more apart.
+  static constexpr uint64_t kApart = kUnit + (4096 + 256) / 4;
   // Units at a time; of many workers two fill the caches.
   static constexpr uint64_t buffers(uint32_t workers) { return workers <= 4 ? 4 : 2; }
-  static constexpr size_t bytes(uint32_t workers) { return sizeof(Head) + buffers(workers) * (workers + size_t{1}) * 4 * kUnit; }
+  static constexpr size_t bytes(uint32_t workers) { return sizeof(Head) + buffers(workers) * (workers + size_t{1}) * 4 * kApart; }
 
   // So many floats of all workers at most are a whole unit, of which each worker reads all.
   static constexpr uint64_t kMostWhole = 1 << 14;
@@ -75,7 +78,7 @@ class SharedSums {
     return {place(worker), place(worker + uint64_t{1}) - place(worker)};
   }
   uint32_t* record(uint64_t unit, uint32_t worker) const {
-    return words_ + (unit % buffers_ * (workers_ + 1) + worker) * kUnit;
+    return words_ + (unit % buffers_ * (workers_ + 1) + worker) * kApart;
   }
   uint32_t* result(uint64_t unit) const { return record(unit, workers_); }
 

@@ -29,7 +29,9 @@ constexpr uint64_t kScanBudget = 1 << 20;  // elements scanned before the engine
 // Elements a segment. A dense segment is quantized from the cache after its scan; of a sparse one little is read again, so it
 // is large.
 constexpr uint64_t kDenseSegment = 1 << 19, kSparseSegment = 1 << 24;
-constexpr uint64_t kSharedSegment = 1 << 17;  // where slots are shared, of tensors of more than two such segments
+// If few ranks share slots, of tensors of more than two such segments; many take less time with fewer plans.
+constexpr uint64_t kSharedSegment = 1 << 17;
+constexpr uint32_t kFewRanks = 8;
 constexpr size_t kSummed = 3;        // segments without slots at a time
 constexpr int64_t kLook = 100'000;   // between looks at them where nobody wakes this worker
 // Bytes. Results of so many are written with nontemporal stores, unless they replace the input, which was read shortly before.
@@ -257,7 +259,7 @@ void Engine::begin(Collective& c) {
 uint64_t Engine::segment_elements(const Call& call) const {
   if (unions_.sparse(call)) return call.segment_elements(kSparseSegment);
   // Both sizes cut chunks alike.
-  const bool small = admission_.shared_slots && call.kind == Kind::allreduce && call.count > 2 * kSharedSegment &&
+  const bool small = admission_.shared_slots && admission_.workers <= kFewRanks && call.kind == Kind::allreduce && call.count > 2 * kSharedSegment &&
                      kSharedSegment % (32 * uint64_t{call.block}) == 0;
   return call.segment_elements(small ? kSharedSegment : kDenseSegment);
 }

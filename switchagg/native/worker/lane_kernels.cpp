@@ -272,23 +272,25 @@ void sum_f32(const float* const* x, size_t count, size_t n, ScaleF up, ScaleF do
 #if defined(__AVX2__)
   if (up.f2 == 1.0f && down.f2 == 1.0f && down.m == 1.0f) {
     size_t i = 0;
-    const auto total = [&](size_t at) {
-      Ints sum = nearest_of(multiply(load(x[0] + at), all(up.f1)));
-      for (size_t r = 1; r < count; ++r) sum = add(sum, nearest_of(multiply(load(x[r] + at), all(up.f1))));
-      return multiply(to_floats(sum), all(down.f1));
-    };
+    constexpr size_t kParts = kLine / kWidth;
+    const auto lanes = [&](const float* at) { return nearest_of(multiply(load(at), all(up.f1))); };
     const size_t past_line = reinterpret_cast<uintptr_t>(also) / sizeof(float) % kLine;
     if (nontemporal && past_line != 0) i = n < kLine - past_line ? n : kLine - past_line;
     const size_t first = i;
     for (; i + kLine <= n; i += kLine) {
-#pragma GCC unroll 2
-      for (size_t j = i; j < i + kLine; j += kWidth) {
-        const Floats sum = total(j);
-        store(to + j, sum);
+      // Of each rank a whole line before the next rank's: of 16 ranks a cache may not hold one of each.
+      Ints sums[kParts];
+      for (size_t j = 0; j < kParts; ++j) sums[j] = lanes(x[0] + i + j * kWidth);
+      for (size_t r = 1; r < count; ++r)
+        for (size_t j = 0; j < kParts; ++j) sums[j] = add(sums[j], lanes(x[r] + i + j * kWidth));
+      for (size_t j = 0; j < kParts; ++j) {
+        const Floats sum = multiply(to_floats(sums[j]), all(down.f1));
+        const size_t at = i + j * kWidth;
+        store(to + at, sum);
         if (nontemporal) {
-          stream(also + j, sum);
+          stream(also + at, sum);
         } else {
-          store(also + j, sum);
+          store(also + at, sum);
         }
       }
     }

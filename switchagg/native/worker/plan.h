@@ -31,7 +31,7 @@ enum class Kind : uint8_t {
 enum class ReduceOp : uint8_t { sum = 0, avg = 1, bit_or = 2 };
 
 inline constexpr uint32_t kPlanHeaderWords = 12;
-inline constexpr uint32_t kPlanVersion = 2;  // as in worker_lib/plan.py: ranks of another one are told so
+inline constexpr uint32_t kPlanVersion = 3;  // as in worker_lib/plan.py: ranks of another one are told so
 inline constexpr int kNoExponent = -1;
 // In place of a lane's bits: sums that are exact, and sums whose error is within the bound for each element by itself.
 inline constexpr uint8_t kExact = 0, kBounded = 1;
