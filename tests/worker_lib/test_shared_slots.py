@@ -254,15 +254,15 @@ def test_large_sums_without_packets_have_the_same_bits() -> None:
 def test_large_sums_of_many_ranks_have_the_same_bits(workers: int, segment: int) -> None:
     """Of more than 8 ranks a segment is several units, and there are fewer plans."""
     seed = seed_of_this_run()
+
+    def ranks(size: int) -> list[dict[str, Any]]:
+        drawn = _case(seed + size, sizes=(size,), workers=workers)
+        return [each | {"sparse": False, "mask": None, "block": 64} for each in drawn]
+
     with Cluster(workers) as packets, Cluster(workers, shared=True) as shared:
         for size in 600_000, 1_300_000:
             before = _packets(shared)
-            found, expected = (
-                _results(cluster, [each | {"sparse": False, "mask": None, "block": 64} for each in ranks])
-                for cluster in (shared, packets)
-                for ranks in [_case(seed + size, sizes=(size,), workers=workers)]
-            )
-            assert found == expected, f"{size} elements"
+            assert _results(shared, ranks(size)) == _results(packets, ranks(size)), f"{size} elements"
             assert _packets(shared) - before == 1 + -(-size // segment)
 
 

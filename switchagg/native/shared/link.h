@@ -160,7 +160,7 @@ class Reader {
 };
 
 // Messages over the UNIX socket, in the host's byte order.
-constexpr uint32_t kMagic = 0x53574C36;  // "SWL6": changes with everything in this file
+constexpr uint32_t kMagic = 0x53574C36;  // "SWL6": changes with everything in this file, and with the memory of shared slots
 
 // The name of a thread's UNIX socket; that of the first is the switch's.
 inline std::string name_of(const std::string& name, uint32_t thread) {
